@@ -1,0 +1,63 @@
+#include "sys/arena.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "base/arithmetic.h"
+#include "base/check.h"
+
+namespace k3 {
+namespace {
+constexpr int64_t kAlignment = 64;
+constexpr int64_t kHugePage = int64_t{2} << 20;
+constexpr int64_t kBlockBytesMin = int64_t{1} << 20;
+}  // namespace
+
+void AlignedDelete::operator()(void* p) const { std::free(p); }
+
+AlignedBytes AllocateAligned(int64_t bytes) {
+  K3_CHECK(bytes >= 0, "allocation size overflowed");
+  const bool huge = bytes >= 2 * kHugePage;
+  const int64_t alignment = huge ? kHugePage : kAlignment;
+  const int64_t size = RoundUp(std::max<int64_t>(bytes, 1), alignment);
+  void* p = std::aligned_alloc(static_cast<size_t>(alignment), static_cast<size_t>(size));
+  K3_CHECK(p != nullptr, "out of memory");
+  if (huge) madvise(p, static_cast<size_t>(size), MADV_HUGEPAGE);
+  return AlignedBytes(static_cast<std::byte*>(p));
+}
+
+void* Arena::AllocateBytes(int64_t bytes) {
+  K3_CHECK(bytes >= 0, "allocation size overflowed");
+  const int64_t size = RoundUp(bytes, kAlignment);
+  while (block_ < blocks_.size() && offset_ + size > blocks_[block_].size) {
+    ++block_;
+    offset_ = 0;
+  }
+  if (block_ == blocks_.size()) Grow(size);
+  void* p = blocks_[block_].data.get() + offset_;
+  offset_ += size;
+  used_bytes_ += size;
+  return p;
+}
+
+void Arena::Grow(int64_t bytes) {
+  const int64_t size = std::max({bytes, kBlockBytesMin, capacity_bytes_ / 2});
+  blocks_.push_back({AllocateAligned(size), size});
+  capacity_bytes_ += size;
+}
+
+void Arena::Reset() {
+  if (blocks_.size() > 1) {
+    const int64_t total = capacity_bytes_;
+    blocks_.clear();
+    capacity_bytes_ = 0;
+    Grow(total);
+  }
+  block_ = 0;
+  offset_ = 0;
+  used_bytes_ = 0;
+}
+
+}  // namespace k3

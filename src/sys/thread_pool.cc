@@ -1,0 +1,103 @@
+#include "sys/thread_pool.h"
+
+#include <algorithm>
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+#include "base/check.h"
+
+namespace k3 {
+namespace {
+
+// About 50 microseconds of polling before a worker sleeps: longer than the serial parts between
+// two loops of a token, shorter than anyone would notice as load.
+constexpr int kSpinsMax = 20'000;
+
+void Pause() {
+#if defined(__x86_64__)
+  _mm_pause();
+#endif
+}
+
+}  // namespace
+
+void SetFloatingPointMode() {
+#if defined(__x86_64__)
+  _mm_setcsr(0x1F80);  // all exceptions masked, round to nearest, no flush, no denormals-are-zero
+#endif
+}
+
+ThreadPool::ThreadPool(int threads_count) : threads_count_(std::max(threads_count, 1)) {
+  SetFloatingPointMode();
+  for (int worker = 1; worker < threads_count_; ++worker) {
+    threads_.emplace_back([this, worker] { WorkerLoop(worker); });
+  }
+}
+
+ThreadPool::~ThreadPool() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_.store(true, std::memory_order_release);
+    epoch_.fetch_add(1, std::memory_order_release);
+  }
+  wake_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void ThreadPool::Run(int64_t count, int64_t grain, Body body, const void* fn) {
+  K3_CHECK(!in_use_.exchange(true, std::memory_order_acquire), "ParallelFor does not nest");
+  body_ = body;
+  fn_ = fn;
+  count_ = count;
+  grain_ = std::max<int64_t>(grain, 1);
+  next_.store(0, std::memory_order_relaxed);
+  busy_.store(threads_count_ - 1, std::memory_order_relaxed);
+  epoch_.fetch_add(1, std::memory_order_seq_cst);
+  if (sleepers_.load(std::memory_order_seq_cst) > 0) {
+    std::lock_guard lock(mutex_);
+    wake_.notify_all();
+  }
+  Work(0);
+  for (int spins = 0; busy_.load(std::memory_order_acquire) != 0; ++spins) {
+    if (spins < kSpinsMax) {
+      Pause();
+    } else {
+      std::this_thread::yield();
+    }
+  }
+  in_use_.store(false, std::memory_order_release);
+}
+
+void ThreadPool::Work(int worker) {
+  for (;;) {
+    const int64_t begin = next_.fetch_add(grain_, std::memory_order_relaxed);
+    if (begin >= count_) return;
+    body_(fn_, begin, std::min(begin + grain_, count_), worker);
+  }
+}
+
+void ThreadPool::WorkerLoop(int worker) {
+  SetFloatingPointMode();
+  uint64_t seen = 0;
+  for (;;) {
+    int spins = 0;
+    while (epoch_.load(std::memory_order_acquire) == seen && spins < kSpinsMax) {
+      Pause();
+      ++spins;
+    }
+    if (epoch_.load(std::memory_order_acquire) == seen) {
+      std::unique_lock lock(mutex_);
+      sleepers_.fetch_add(1, std::memory_order_seq_cst);
+      wake_.wait(lock, [&] { return epoch_.load(std::memory_order_seq_cst) != seen; });
+      sleepers_.fetch_sub(1, std::memory_order_relaxed);
+    }
+    ++seen;
+    if (stop_.load(std::memory_order_acquire)) return;
+    Work(worker);
+    busy_.fetch_sub(1, std::memory_order_release);
+  }
+}
+
+}  // namespace k3
