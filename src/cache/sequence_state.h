@@ -1,0 +1,107 @@
+#pragma once
+// SequenceState: what one sequence carries from token to token. For a KDA layer the recurrent state
+// at the start of the open 16-token chunk, the chunk's rows and the short convolution's last
+// inputs; for an MLA layer the latents of every token, in pages of 256. All float32.
+//
+// Owned by one session; one forward pass at a time may use it. A new state is the empty sequence.
+// Sizes: KDA H dk dv floats a layer plus 16 rows, MLA (L + rope) floats a token and layer
+// (serving.md 1). Source: technical report, sections on KDA and gated MLA.
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "config/model_config.h"
+#include "sys/arena.h"
+
+namespace k3::cache {
+
+inline constexpr int64_t kChunkTokens = 16;
+inline constexpr int64_t kPageTokens = 256;
+
+/// Whether the decay over a chunk stays within float32's range, so that it may be divided out:
+/// 16 tokens of a gate bounded by -5 span 80 nats of the 87 there are (model.md 6.3).
+bool HasAnchoredDecay(const KdaConfig& kda);
+
+/// A 64-byte-aligned, zeroed float array that can be copied.
+class FloatArray {
+ public:
+  FloatArray() = default;
+  explicit FloatArray(int64_t count);
+  float* data() { return reinterpret_cast<float*>(data_.get()); }
+  const float* data() const { return reinterpret_cast<const float*>(data_.get()); }
+  int64_t count() const { return count_; }
+  FloatArray Clone() const;
+
+ private:
+  AlignedBytes data_;
+  int64_t count_ = 0;
+};
+
+/// H heads; dk = head_dim; value rows are padded to value_stride, a multiple of 16.
+struct KdaState {
+  int64_t value_stride = 0;
+  FloatArray state;  // [H, dk, value_stride], at the start of the open chunk
+  FloatArray decay;  // [H, 16, dk] cumulative decay of the open rows
+  FloatArray keys;   // [H, dk, 16] keys over decay; without an anchor [H, 16, dk] keys
+  FloatArray alpha;  // [H, 16, dk] decays, only without an anchor
+  FloatArray u;      // [H, 16, value_stride]
+  FloatArray conv;   // [taps - 1, 3, H dk] last inputs of q, k and v, oldest first
+
+  KdaState Clone() const;
+};
+
+/// Latent rows of one MLA layer: the normalised latent in split layout (kernels.h), padded to a
+/// multiple of 32, then the shared rope dims, padded with zeros to a multiple of 16.
+class MlaLatents {
+ public:
+  explicit MlaLatents(const MlaConfig& config);
+
+  int64_t latent_width() const { return latent_width_; }
+  int64_t row_width() const { return row_width_; }
+  /// Makes room for tokens [0, tokens).
+  void Reserve(int64_t tokens);
+  float* Row(int64_t token) {
+    return pages_[static_cast<size_t>(token / kPageTokens)].data() + token % kPageTokens * row_width_;
+  }
+  /// Page `index` holds tokens [256 index, 256 index + 256), rows at stride row_width().
+  const float* Page(int64_t index) const { return pages_[static_cast<size_t>(index)].data(); }
+  int64_t bytes() const;
+  MlaLatents Clone() const;
+
+ private:
+  int64_t latent_width_ = 0;
+  int64_t row_width_ = 0;
+  std::vector<FloatArray> pages_;
+};
+
+class SequenceState {
+ public:
+  explicit SequenceState(const ModelConfig& config);
+  SequenceState(SequenceState&&) = default;
+  SequenceState& operator=(SequenceState&&) = default;
+
+  /// Tokens seen so far: the position of the next one.
+  int64_t length() const { return length_; }
+  /// Called by the forward pass once every layer has taken the tokens.
+  void Advance(int64_t tokens) { length_ += tokens; }
+
+  /// `layer` must be of the kind asked for.
+  KdaState& kda(int64_t layer) { return *kda_[static_cast<size_t>(layer)]; }
+  MlaLatents& mla(int64_t layer) { return *mla_[static_cast<size_t>(layer)]; }
+
+  int64_t bytes() const;
+  SequenceState Clone() const;
+
+ private:
+  SequenceState() = default;
+
+  int64_t length_ = 0;
+  std::vector<std::unique_ptr<KdaState>> kda_;    // [layers], null for MLA layers
+  std::vector<std::unique_ptr<MlaLatents>> mla_;  // [layers], null for KDA layers
+};
+
+/// Bytes of a sequence of `tokens` tokens, without making one.
+int64_t SequenceStateBytes(const ModelConfig& config, int64_t tokens);
+
+}  // namespace k3::cache

@@ -1,0 +1,101 @@
+#include "engine/engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/limits.h"
+#include "sys/machine.h"
+
+namespace k3 {
+namespace {
+
+constexpr std::string_view kTokenizerModelFile = "tiktoken.model";
+constexpr std::string_view kTokenizerConfigFile = "tokenizer_config.json";
+
+}  // namespace
+
+Result<Tokenizer> LoadTokenizer(const std::string& dir, int64_t vocab_size) {
+  const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
+  const std::string model_path = JoinPath(dir, kTokenizerModelFile);
+  const std::string config_path = JoinPath(dir, kTokenizerConfigFile);
+  K3_TRY(const std::string model,
+         ReadWholeFile(*files, model_path, limits::kTokenizerFileBytesMax));
+  K3_TRY(const std::string config,
+         ReadWholeFile(*files, config_path, limits::kConfigFileBytesMax));
+  return Tokenizer::Create({.model = model,
+                            .model_where = model_path,
+                            .config = config,
+                            .config_where = config_path,
+                            .vocab_size = vocab_size});
+}
+
+Engine::Engine(Checkpoint checkpoint, const EngineOptions& options)
+    : checkpoint_(std::move(checkpoint)),
+      kernels_(kernels::Kernels(options.target.value_or(BestSimdTarget()))),
+      pool_(std::make_unique<ThreadPool>(options.threads > 0 ? options.threads : UsableCores())) {}
+
+Result<std::unique_ptr<Engine>> Engine::Open(const std::string& dir, const EngineOptions& options) {
+  if (options.threads < 0 || options.threads > limits::kThreadsCountMax) {
+    return InvalidArgument(fmt::format("threads: expected 0 (all cores) to {}, found {}",
+                                       limits::kThreadsCountMax, options.threads));
+  }
+  if (options.target.has_value() && !IsSupported(*options.target)) {
+    return InvalidArgument(fmt::format("this processor has no {}; the widest it has is {}",
+                                       SimdTargetName(*options.target),
+                                       SimdTargetName(BestSimdTarget())));
+  }
+  K3_TRY(Checkpoint checkpoint, Checkpoint::Open(dir));
+  if (const std::optional<LayerRange>& part = checkpoint.partial_layers(); part.has_value()) {
+    return InvalidArgument(fmt::format("{}: holds only the layers {} to {} of a model, which cannot "
+                                       "be run alone",
+                                       dir, part->first, part->last));
+  }
+  std::unique_ptr<Engine> engine(new Engine(std::move(checkpoint), options));
+  if (options.needs_tokenizer) {
+    K3_TRY(Tokenizer tokenizer, LoadTokenizer(dir, engine->config().vocab_size));
+    engine->tokenizer_ = std::move(tokenizer);
+  }
+  K3_TRY(const WeightStore weights, WeightStore::Bind(engine->checkpoint_, {}));
+  K3_TRY(engine->parameters_, model::BindParameters(weights));
+  return engine;
+}
+
+const Tokenizer& Engine::tokenizer() const {
+  K3_CHECK(tokenizer_.has_value(), "opened without a tokenizer");
+  return *tokenizer_;
+}
+
+std::span<const int64_t> Engine::stop_ids() const {
+  const std::vector<int64_t>& generation = checkpoint_.generation_config().eos_token_ids;
+  return generation.empty() ? config().eos_token_ids : generation;
+}
+
+Status Engine::Run(const model::Batch& batch, std::span<const int32_t> logit_rows, float* logits,
+                   model::ForwardObserver* observer) {
+  const model::ForwardContext ctx{
+      .exec = {.pool = pool_.get(), .arena = &arena_, .kernels = &kernels_}, .observer = observer};
+  return model::Forward(ctx, config(), parameters_, batch, logit_rows, logits);
+}
+
+Status Session::Prefill(std::span<const int32_t> tokens, std::span<float> logits, int64_t chunk) {
+  if (tokens.empty()) return InvalidArgument("the prompt is empty: expected at least one token");
+  const size_t step = static_cast<size_t>(std::max<int64_t>(chunk, 1));
+  for (size_t at = 0; at < tokens.size(); at += step) {
+    const std::span<const int32_t> part = tokens.subspan(at, std::min(step, tokens.size() - at));
+    const bool last = at + part.size() == tokens.size();
+    const int32_t row = static_cast<int32_t>(part.size()) - 1;
+    const bool wanted = last && !logits.empty();
+    const model::Batch batch{{{&state_, part, model::AttentionForm::kPrefill}}};
+    K3_RETURN_IF_ERROR(engine_.Run(batch, {&row, wanted ? 1u : 0u}, logits.data()));
+  }
+  return OkStatus();
+}
+
+Status Session::Decode(int32_t token, std::span<float> logits) {
+  const int32_t row = 0;
+  const model::Batch batch{{{&state_, {&token, 1}, model::AttentionForm::kDecode}}};
+  return engine_.Run(batch, {&row, 1}, logits.data());
+}
+
+}  // namespace k3

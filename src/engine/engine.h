@@ -1,0 +1,96 @@
+#pragma once
+// Engine: a loaded checkpoint, ready to run. Session: one sequence moving forward through it.
+//
+//   K3_TRY(std::unique_ptr<Engine> engine, Engine::Open("models/kjv", {}));
+//   Session session(*engine);
+//   std::vector<float> logits(V);
+//   K3_RETURN_IF_ERROR(session.Prefill(ids, logits));       // logits after the last token
+//   K3_RETURN_IF_ERROR(session.Decode(next_id, logits));
+//
+// The engine owns the mapped checkpoint, its bound parameters, the tokenizer and the threads, and
+// does not change after Open. A pass uses all threads, so one session runs at a time; sessions and
+// the batch runner borrow the engine, which must outlive them.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "checkpoint/checkpoint.h"
+#include "kernels/target.h"
+#include "model/forward.h"
+#include "text/tokenizer.h"
+#include "weights/weights.h"
+
+namespace k3 {
+
+/// Tokens of a prompt that go through the network at once by default: enough to use every loaded
+/// weight panel many times, small enough for memory. Results do not depend on it.
+inline constexpr int64_t kDefaultPrefillChunk = 512;
+
+struct EngineOptions {
+  int threads = 0;                   // 0: every core this process may use
+  std::optional<SimdTarget> target;  // absent: the widest the processor has
+  bool needs_tokenizer = true;       // false: open a checkpoint that has none
+};
+
+class Engine {
+ public:
+  static Result<std::unique_ptr<Engine>> Open(const std::string& dir, const EngineOptions& options);
+
+  const Checkpoint& checkpoint() const { return checkpoint_; }
+  const ModelConfig& config() const { return checkpoint_.config(); }
+  const model::Parameters& parameters() const { return parameters_; }
+  /// Must not be called when the engine was opened without a tokenizer.
+  const Tokenizer& tokenizer() const;
+  int threads() const { return pool_->threads_count(); }
+  SimdTarget target() const { return kernels_.target; }
+  /// Ids that end an answer: of generation_config.json, else of config.json.
+  std::span<const int64_t> stop_ids() const;
+
+  /// One forward pass (model/forward.h) on this engine's threads and scratch.
+  Status Run(const model::Batch& batch, std::span<const int32_t> logit_rows, float* logits,
+             model::ForwardObserver* observer = nullptr);
+
+  ThreadPool& pool() { return *pool_; }
+  const kernels::KernelTable& kernels() const { return kernels_; }
+
+ private:
+  Engine(Checkpoint checkpoint, const EngineOptions& options);
+
+  Checkpoint checkpoint_;
+  model::Parameters parameters_;
+  std::optional<Tokenizer> tokenizer_;
+  kernels::KernelTable kernels_;
+  std::unique_ptr<ThreadPool> pool_;
+  Arena arena_;
+};
+
+/// Reads the two tokenizer files beside a checkpoint. NotFound names the missing one.
+Result<Tokenizer> LoadTokenizer(const std::string& dir, int64_t vocab_size);
+
+class Session {
+ public:
+  explicit Session(Engine& engine) : engine_(engine), state_(engine.config()) {}
+
+  /// Tokens seen so far.
+  int64_t length() const { return state_.length(); }
+  cache::SequenceState& state() { return state_; }
+
+  /// Runs prompt tokens in chunks through MLA's prefill form. `logits` [V] receives those after the
+  /// last token, or is empty. After a failure the session must not be used further.
+  Status Prefill(std::span<const int32_t> tokens, std::span<float> logits,
+                 int64_t chunk = kDefaultPrefillChunk);
+
+  /// Runs one generated token through the absorbed form. logits [V].
+  Status Decode(int32_t token, std::span<float> logits);
+
+ private:
+  Engine& engine_;
+  cache::SequenceState state_;
+};
+
+}  // namespace k3

@@ -1,0 +1,158 @@
+#pragma once
+// The kernels, as tables of plain functions for one SIMD target: pointers and counts, no shape
+// checks, threads, allocation or failure. The `ops` room checks and threads them.
+//
+//   const kernels::KernelTable& k = kernels::Kernels(BestSimdTarget());
+//   k.elementwise.rms_norm(x, w, n, eps, y);
+//
+// Promise of all of them: every output element depends on its own inputs alone, summed in one fixed
+// order, whatever the target, the alignment, or what is computed beside it. Arrays are float32
+// row-major unless said; outputs must not overlap inputs unless said "in place".
+
+#include <cstdint>
+
+#include "kernels/target.h"
+#include "tensor/weight_matrix.h"
+
+namespace k3::kernels {
+
+/// Row operations. n counts floats. Sums: lane l takes elements l mod 16 in order, then one tree.
+struct ElementwiseKernels {
+  /// y[i] = f(x[i]); x may be y.
+  void (*exp)(const float* x, int64_t n, float* y);
+  void (*sigmoid)(const float* x, int64_t n, float* y);
+  void (*tanh)(const float* x, int64_t n, float* y);
+  void (*softplus)(const float* x, int64_t n, float* y);
+
+  float (*dot)(const float* x, const float* y, int64_t n);
+  /// y = w x / sqrt(mean(x^2) + eps); x may be y.
+  void (*rms_norm)(const float* x, const float* w, int64_t n, float eps, float* y);
+  /// y = w x / sqrt(mean(x^2) + eps) * sigmoid(gate); x may be y. KDA's output norm and gate.
+  void (*gated_rms_norm)(const float* x, const float* w, const float* gate, int64_t n, float eps,
+                         float* y);
+  /// y = scale x / sqrt(sum(x^2) + eps); x may be y.
+  void (*l2_norm)(const float* x, int64_t n, float eps, float scale, float* y);
+  /// y = beta tanh(gate / beta) sigmoid(gate) * linear_beta tanh(up / linear_beta); a linear_beta of
+  /// 0 leaves `up` as it is. y may be gate or up.
+  void (*situ)(const float* gate, const float* up, int64_t n, float beta, float linear_beta,
+               float* y);
+  /// y = x sigmoid(gate); x may be y.
+  void (*sigmoid_gate)(const float* x, const float* gate, int64_t n, float* y);
+  /// y += x; y = a x + y.
+  void (*add)(const float* x, int64_t n, float* y);
+  void (*scaled_add)(float a, const float* x, int64_t n, float* y);
+  /// y = a x; x may be y.
+  void (*scale)(float a, const float* x, int64_t n, float* y);
+  /// y[c] = SiLU(sum_j w[j][c] u[j][c]), taps in order; `taps` rows of u, each at its own address.
+  /// w [taps, n] at stride ldw.
+  void (*conv_silu)(const float* const* u, const float* w, int64_t ldw, int64_t taps, int64_t n,
+                    float* y);
+  /// Decay of KDA's bounded gate: y = exp(lower_bound sigmoid(rate (raw + bias))). In (0, 1).
+  void (*bounded_decay)(const float* raw, const float* bias, float rate, float lower_bound,
+                        int64_t n, float* y);
+  /// Decay of the unbounded gate: y = exp(-rate softplus(raw + bias)).
+  void (*unbounded_decay)(const float* raw, const float* bias, float rate, int64_t n, float* y);
+  /// In place: x = exp(scale x - max), returns the largest scale x in *max and the sum of the
+  /// exponentials in *sum. n >= 1. With every x at -infinity, x = 0, *sum = 0.
+  void (*exp_block)(float* x, int64_t n, float scale, float* max, float* sum);
+  /// One query of an attention-residual mix: the score of a source, w . x / sqrt(mean(x^2) + eps).
+  float (*mix_score)(const float* x, const float* w, int64_t n, float eps);
+  /// y = sum_i p[i] source[i], sources in order.
+  void (*weighted_sum)(const float* const* sources, const float* p, int64_t count, int64_t n,
+                       float* y);
+  /// Widens bf16, f16 or f32 elements of any alignment.
+  void (*widen)(const void* x, WeightFormat format, int64_t n, float* y);
+};
+
+/// Rows prepared for the linear kernels: every block of 32 elements as its 16 even ones and then its
+/// 16 odd ones, zero-padded to whole blocks. So bf16 pairs and MXFP4 nibbles meet their activations
+/// without a shuffle.
+inline constexpr int64_t kSplitBlock = 32;
+/// The tile of the panel kernel: activation rows and weight rows.
+inline constexpr int64_t kTileRows = 6;
+inline constexpr int64_t kTileCols = 4;
+
+/// y[t][r] = sum_k x[t][k] w[r][k]. Lane l takes elements 2l and 2l+1 of every block of 32, in
+/// order, then one tree: `direct` and `tile` give the same bits.
+struct LinearKernels {
+  /// x [k] -> out [RoundUp(k, 32)], split.
+  void (*split_row)(const float* x, int64_t k, float* out);
+  /// Straight from the stored rows. x: `rows` (1 to 6) split rows; w: `w.rows` weight rows;
+  /// y[t * ldy + r].
+  void (*direct)(const float* const* x, int64_t rows, const WeightMatrix& w, float* y, int64_t ldy);
+  /// The same sums with float32 "weights" that are already split rows: y[t * ldy + r] = x[t] . b[r],
+  /// b [n, k_padded] at stride ldb, any number of rows on both sides.
+  void (*dot_rows)(const float* x, int64_t ldx, int64_t rows, const float* b, int64_t ldb, int64_t n,
+                   int64_t k_padded, float* y, int64_t ldy);
+  /// `rows` (1 to 6) split rows of k_padded floats, at x[i], into a panel [k_padded/16][rows][16].
+  void (*pack_rows)(const float* const* x, int64_t rows, int64_t k_padded, float* panel);
+  /// Four weight rows from row `first` on into a float32 panel [k_padded/16][4][16]; rows beyond the
+  /// matrix are zero.
+  void (*pack_weights)(const WeightMatrix& w, int64_t first, float* panel);
+  /// One tile of panels, `steps` = k_padded / 16. y[t * ldy + r * incy] for `rows` by `cols`.
+  void (*tile)(const float* x_panel, const float* w_panel, int64_t steps, int64_t rows,
+               int64_t cols, float* y, int64_t ldy, int64_t incy);
+};
+
+/// c (+)= a b with b's rows contiguous: every c[i][j] is one chain of fused multiply-adds over k in
+/// ascending order, started from 0 or from the old c.
+struct MatMulKernels {
+  /// a [m, k] at stride lda, b [k, n] at stride ldb, c [m, n] at stride ldc.
+  void (*f32)(const float* a, int64_t lda, const float* b, int64_t ldb, int64_t m, int64_t k,
+              int64_t n, bool accumulate, float* c, int64_t ldc);
+};
+
+/// One head's open chunk of KDA (model.md 6). Dv is padded to kv_stride, a multiple of 16.
+struct KdaHead {
+  int64_t key_dim = 0;     // dk
+  int64_t value_dim = 0;   // dv
+  int64_t value_stride = 0;
+  const float* state = nullptr;  // S [dk, value_stride], as it was at the start of the chunk
+  float* decay = nullptr;        // [16, dk] cumulative decay of every open row
+  float* keys = nullptr;         // bounded: k / decay, transposed [dk, 16]; unbounded: k [16, dk]
+  float* alpha = nullptr;        // unbounded only: the decay of every open row, [16, dk]
+  float* u = nullptr;            // [16, value_stride]
+};
+
+struct KdaRows {
+  int64_t first = 0;  // row of the chunk, 0 to 15
+  int64_t count = 0;  // first + count <= 16
+  // Rows of the new tokens: q (scaled), k [count, dk] at stride key_ld, alpha likewise;
+  // v and o [count, dv] at stride value_ld; beta [count] at stride beta_ld.
+  const float* q = nullptr;
+  const float* k = nullptr;
+  const float* alpha = nullptr;
+  int64_t key_ld = 0;
+  int64_t alpha_ld = 0;
+  const float* v = nullptr;
+  int64_t v_ld = 0;
+  const float* beta = nullptr;
+  int64_t beta_ld = 0;
+  float* o = nullptr;
+  int64_t o_ld = 0;
+};
+
+struct KdaKernels {
+  /// Appends rows to the open chunk and computes their outputs. `scratch` holds KdaScratchFloats.
+  void (*append)(const KdaHead& head, const KdaRows& rows, float* scratch);
+  /// Folds a full chunk of 16 rows into the state.
+  void (*fold)(const KdaHead& head, float* state, float* scratch);
+};
+inline constexpr int64_t kKdaChunk = 16;
+/// Floats of scratch for one head at a time.
+constexpr int64_t KdaScratchFloats(int64_t key_dim, int64_t value_stride) {
+  return 2 * kKdaChunk * (key_dim + value_stride + kKdaChunk) + 2 * kKdaChunk * key_dim;
+}
+
+struct KernelTable {
+  SimdTarget target = SimdTarget::kScalar;
+  ElementwiseKernels elementwise;
+  LinearKernels linear;
+  MatMulKernels matmul;
+  KdaKernels kda;
+};
+
+/// The kernels of a target. `target` must be supported by this processor.
+KernelTable Kernels(SimdTarget target);
+
+}  // namespace k3::kernels

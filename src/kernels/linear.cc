@@ -1,0 +1,312 @@
+// Linear layers along the input dimension, from weights as they lie in the file. Lane l sums the
+// elements 2l and 2l+1 of every block of 32 in order; the tree at the end is fixed. So one row
+// straight from the file and a tile of panels give the same bits.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/linear.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+// clang-format off
+#include "hwy/highway.h"
+#include "base/arithmetic.h"
+#include "kernels/tables.h"
+#include "tensor/number_formats.h"
+#include "kernels/simd-inl.h"
+// clang-format on
+
+HWY_BEFORE_NAMESPACE();
+namespace k3::kernels {
+namespace HWY_NAMESPACE {
+namespace {
+
+void SplitRow(const float* x, int64_t k, float* out) {
+  V even, odd;
+  for (int64_t i = 0; i < k; i += kSplitBlock) {
+    const int64_t left = k - i;
+    const V first = LoadN(x + i, left);
+    const V second = left > kLanes ? LoadN(x + i + kLanes, left - kLanes) : Set(0.0f);
+    Deinterleave(first, second, even, odd);
+    StoreU(even, out + i);
+    StoreU(odd, out + i + kLanes);
+  }
+}
+
+/// One stored row, read block by block. The last block may be short for all but MXFP4.
+template <WeightFormat kFormat>
+struct RowReader {
+  const uint8_t* data;
+  const uint8_t* scales;
+
+  static RowReader At(const WeightMatrix& w, int64_t row) {
+    const uint8_t* data = static_cast<const uint8_t*>(w.data) + row * w.ElementBytes(w.cols);
+    return {data, kFormat == WeightFormat::kMxfp4 ? w.scales + row * (w.cols / kSplitBlock)
+                                                  : nullptr};
+  }
+
+  HWY_INLINE void Block(int64_t block, V& even, V& odd) const {
+    if constexpr (kFormat == WeightFormat::kBf16) {
+      LoadBf16Pairs(data + block * 64, even, odd);
+    } else if constexpr (kFormat == WeightFormat::kMxfp4) {
+      LoadMxfp4Block(data + block * 16, E8m0ToFloat(scales[block]), even, odd);
+    } else if constexpr (kFormat == WeightFormat::kF16) {
+      Deinterleave(LoadHalf(data + block * 64), LoadHalf(data + block * 64 + 32), even, odd);
+    } else {
+      float lanes[kSplitBlock];
+      std::memcpy(lanes, data + block * 128, sizeof(lanes));
+      Deinterleave(LoadU(lanes), LoadU(lanes + kLanes), even, odd);
+    }
+  }
+
+  /// The last `count` (fewer than 32) elements, zero-padded; reads no byte beyond them.
+  HWY_INLINE void Tail(int64_t block, int64_t count, V& even, V& odd) const {
+    constexpr int64_t kBytes = kFormat == WeightFormat::kF32 ? 4 : 2;
+    uint8_t padded[kSplitBlock * kBytes] = {};
+    std::memcpy(padded, data + block * kSplitBlock * kBytes, static_cast<size_t>(count * kBytes));
+    RowReader{padded, nullptr}.Block(0, even, odd);
+  }
+};
+
+/// kRows activation rows times kWeights weight rows, both streamed.
+template <WeightFormat kFormat, int kRows, int kWeights>
+void DirectBlock(const float* const* x, const WeightMatrix& w, int64_t first, float* y,
+                 int64_t ldy) {
+  RowReader<kFormat> reader[kWeights];
+  Unroll<kWeights>(
+      [&](auto r) HWY_ATTR { reader[r] = RowReader<kFormat>::At(w, first + r); });
+  V sum[kRows][kWeights];
+  Unroll<kRows>([&](auto t) HWY_ATTR {
+    Unroll<kWeights>([&](auto r) HWY_ATTR { sum[t][r] = Set(0.0f); });
+  });
+  const auto step = [&](int64_t block, auto load) HWY_ATTR {
+    V even_x[kRows], odd_x[kRows];
+    Unroll<kRows>([&](auto t) HWY_ATTR {
+      even_x[t] = LoadU(x[t] + block * kSplitBlock);
+      odd_x[t] = LoadU(x[t] + block * kSplitBlock + kLanes);
+    });
+    Unroll<kWeights>([&](auto r) HWY_ATTR {
+      V even, odd;
+      load(reader[r], even, odd);
+      Unroll<kRows>([&](auto t) HWY_ATTR {
+        sum[t][r] = Fma(even, even_x[t], sum[t][r]);
+        sum[t][r] = Fma(odd, odd_x[t], sum[t][r]);
+      });
+    });
+  };
+  const int64_t blocks = w.cols / kSplitBlock;
+  for (int64_t block = 0; block < blocks; ++block) {
+    step(block, [&](const RowReader<kFormat>& row, V& even, V& odd)
+                    HWY_ATTR { row.Block(block, even, odd); });
+  }
+  if constexpr (kFormat != WeightFormat::kMxfp4) {
+    if (const int64_t left = w.cols % kSplitBlock; left != 0) {
+      step(blocks, [&](const RowReader<kFormat>& row, V& even, V& odd)
+                       HWY_ATTR { row.Tail(blocks, left, even, odd); });
+    }
+  }
+  Unroll<kRows>([&](auto t) HWY_ATTR {
+    Unroll<kWeights>(
+        [&](auto r) HWY_ATTR { y[t * ldy + first + r] = ReduceSum(sum[t][r]); });
+  });
+}
+
+template <WeightFormat kFormat, int kRows>
+void DirectRows(const float* const* x, const WeightMatrix& w, float* y, int64_t ldy) {
+  // Enough sums at a time to hide the latency of a fused multiply-add, not more than registers.
+  constexpr int kWeights = kRows <= 2 ? 8 : 4;
+  int64_t r = 0;
+  for (; r + kWeights <= w.rows; r += kWeights) {
+    DirectBlock<kFormat, kRows, kWeights>(x, w, r, y, ldy);
+  }
+  for (; r < w.rows; ++r) DirectBlock<kFormat, kRows, 1>(x, w, r, y, ldy);
+}
+
+template <WeightFormat kFormat>
+void DirectFormat(const float* const* x, int64_t rows, const WeightMatrix& w, float* y,
+                  int64_t ldy) {
+  switch (rows) {
+    case 1:
+      return DirectRows<kFormat, 1>(x, w, y, ldy);
+    case 2:
+      return DirectRows<kFormat, 2>(x, w, y, ldy);
+    case 3:
+      return DirectRows<kFormat, 3>(x, w, y, ldy);
+    case 4:
+      return DirectRows<kFormat, 4>(x, w, y, ldy);
+    case 5:
+      return DirectRows<kFormat, 5>(x, w, y, ldy);
+    default:
+      return DirectRows<kFormat, 6>(x, w, y, ldy);
+  }
+}
+
+void Direct(const float* const* x, int64_t rows, const WeightMatrix& w, float* y, int64_t ldy) {
+  switch (w.format) {
+    case WeightFormat::kBf16:
+      return DirectFormat<WeightFormat::kBf16>(x, rows, w, y, ldy);
+    case WeightFormat::kF16:
+      return DirectFormat<WeightFormat::kF16>(x, rows, w, y, ldy);
+    case WeightFormat::kF32:
+      return DirectFormat<WeightFormat::kF32>(x, rows, w, y, ldy);
+    case WeightFormat::kMxfp4:
+      return DirectFormat<WeightFormat::kMxfp4>(x, rows, w, y, ldy);
+  }
+}
+
+/// kRows rows of x times kCols rows of b, all split float32 rows.
+template <int kRows, int kCols>
+void DotBlock(const float* x, int64_t ldx, const float* b, int64_t ldb, int64_t k_padded, float* y,
+              int64_t ldy) {
+  V sum[kRows][kCols];
+  Unroll<kRows>([&](auto t) HWY_ATTR {
+    Unroll<kCols>([&](auto r) HWY_ATTR { sum[t][r] = Set(0.0f); });
+  });
+  for (int64_t k = 0; k < k_padded; k += kLanes) {
+    V row[kCols];
+    Unroll<kCols>([&](auto r) HWY_ATTR { row[r] = LoadU(b + r * ldb + k); });
+    Unroll<kRows>([&](auto t) HWY_ATTR {
+      const V a = LoadU(x + t * ldx + k);
+      Unroll<kCols>([&](auto r) HWY_ATTR { sum[t][r] = Fma(row[r], a, sum[t][r]); });
+    });
+  }
+  Unroll<kRows>([&](auto t) HWY_ATTR {
+    Unroll<kCols>([&](auto r) HWY_ATTR { y[t * ldy + r] = ReduceSum(sum[t][r]); });
+  });
+}
+
+template <int kRows>
+void DotStrip(const float* x, int64_t ldx, const float* b, int64_t ldb, int64_t n,
+              int64_t k_padded, float* y, int64_t ldy) {
+  int64_t r = 0;
+  for (; r + kTileCols <= n; r += kTileCols) {
+    DotBlock<kRows, kTileCols>(x, ldx, b + r * ldb, ldb, k_padded, y + r, ldy);
+  }
+  for (; r < n; ++r) DotBlock<kRows, 1>(x, ldx, b + r * ldb, ldb, k_padded, y + r, ldy);
+}
+
+void DotRows(const float* x, int64_t ldx, int64_t rows, const float* b, int64_t ldb, int64_t n,
+             int64_t k_padded, float* y, int64_t ldy) {
+  int64_t t = 0;
+  for (; t + 4 <= rows; t += 4) {
+    DotStrip<4>(x + t * ldx, ldx, b, ldb, n, k_padded, y + t * ldy, ldy);
+  }
+  for (; t < rows; ++t) DotStrip<1>(x + t * ldx, ldx, b, ldb, n, k_padded, y + t * ldy, ldy);
+}
+
+void PackRows(const float* const* x, int64_t rows, int64_t k_padded, float* panel) {
+  for (int64_t k = 0; k < k_padded; k += kLanes) {
+    for (int64_t t = 0; t < rows; ++t, panel += kLanes) StoreU(LoadU(x[t] + k), panel);
+  }
+}
+
+template <WeightFormat kFormat>
+void PackWeightRow(const WeightMatrix& w, int64_t row, float* panel) {
+  constexpr int64_t kStep = kTileCols * kLanes;
+  const auto reader = RowReader<kFormat>::At(w, row);
+  const int64_t blocks = w.cols / kSplitBlock;
+  V even, odd;
+  for (int64_t block = 0; block < blocks; ++block, panel += 2 * kStep) {
+    reader.Block(block, even, odd);
+    StoreU(even, panel);
+    StoreU(odd, panel + kStep);
+  }
+  if constexpr (kFormat != WeightFormat::kMxfp4) {
+    if (const int64_t left = w.cols % kSplitBlock; left != 0) {
+      reader.Tail(blocks, left, even, odd);
+      StoreU(even, panel);
+      StoreU(odd, panel + kStep);
+    }
+  }
+}
+
+void PackWeights(const WeightMatrix& w, int64_t first, float* panel) {
+  constexpr int64_t kStep = kTileCols * kLanes;
+  for (int64_t r = 0; r < kTileCols; ++r, panel += kLanes) {
+    if (first + r >= w.rows) {
+      for (int64_t k = 0; k < RoundUp(w.cols, kSplitBlock); k += kLanes) {
+        StoreU(Set(0.0f), panel + k / kLanes * kStep);
+      }
+      continue;
+    }
+    switch (w.format) {
+      case WeightFormat::kBf16:
+        PackWeightRow<WeightFormat::kBf16>(w, first + r, panel);
+        break;
+      case WeightFormat::kF16:
+        PackWeightRow<WeightFormat::kF16>(w, first + r, panel);
+        break;
+      case WeightFormat::kF32:
+        PackWeightRow<WeightFormat::kF32>(w, first + r, panel);
+        break;
+      case WeightFormat::kMxfp4:
+        PackWeightRow<WeightFormat::kMxfp4>(w, first + r, panel);
+        break;
+    }
+  }
+}
+
+template <int kRows>
+void TileOf(const float* HWY_RESTRICT x, const float* HWY_RESTRICT w, int64_t steps, int64_t cols,
+            float* y, int64_t ldy, int64_t incy) {
+  constexpr int kCols = static_cast<int>(kTileCols);
+  V sum[kRows][kCols];
+  Unroll<kRows>([&](auto t) HWY_ATTR {
+    Unroll<kCols>([&](auto r) HWY_ATTR { sum[t][r] = Set(0.0f); });
+  });
+  for (int64_t s = 0; s < steps; ++s, x += kRows * kLanes, w += kCols * kLanes) {
+    V weights[kCols];
+    Unroll<kCols>([&](auto r) HWY_ATTR { weights[r] = LoadU(w + r * kLanes); });
+    Unroll<kRows>([&](auto t) HWY_ATTR {
+      const V a = LoadU(x + t * kLanes);
+      Unroll<kCols>(
+          [&](auto r) HWY_ATTR { sum[t][r] = Fma(weights[r], a, sum[t][r]); });
+    });
+  }
+  Unroll<kRows>([&](auto t) HWY_ATTR {
+    Unroll<kCols>([&](auto r) HWY_ATTR {
+      if (r < cols) y[t * ldy + r * incy] = ReduceSum(sum[t][r]);
+    });
+  });
+}
+
+void Tile(const float* x, const float* w, int64_t steps, int64_t rows, int64_t cols, float* y,
+          int64_t ldy, int64_t incy) {
+  switch (rows) {
+    case 1:
+      return TileOf<1>(x, w, steps, cols, y, ldy, incy);
+    case 2:
+      return TileOf<2>(x, w, steps, cols, y, ldy, incy);
+    case 3:
+      return TileOf<3>(x, w, steps, cols, y, ldy, incy);
+    case 4:
+      return TileOf<4>(x, w, steps, cols, y, ldy, incy);
+    case 5:
+      return TileOf<5>(x, w, steps, cols, y, ldy, incy);
+    default:
+      return TileOf<6>(x, w, steps, cols, y, ldy, incy);
+  }
+}
+
+}  // namespace
+
+LinearKernels LinearTable() {
+  return {.split_row = SplitRow,
+          .direct = Direct,
+          .dot_rows = DotRows,
+          .pack_rows = PackRows,
+          .pack_weights = PackWeights,
+          .tile = Tile};
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace k3::kernels
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace k3::kernels {
+
+LinearKernels MakeLinearKernels(SimdTarget target) {
+  if (target == SimdTarget::kAvx512) return N_AVX3::LinearTable();
+  if (target == SimdTarget::kAvx2) return N_AVX2::LinearTable();
+  return N_SCALAR::LinearTable();
+}
+
+}  // namespace k3::kernels
+#endif  // HWY_ONCE

@@ -1,0 +1,13 @@
+#pragma once
+// Where each kernel file offers its part of the table. Private to this room.
+
+#include "kernels/kernels.h"
+
+namespace k3::kernels {
+
+ElementwiseKernels MakeElementwiseKernels(SimdTarget target);
+LinearKernels MakeLinearKernels(SimdTarget target);
+MatMulKernels MakeMatMulKernels(SimdTarget target);
+KdaKernels MakeKdaKernels(SimdTarget target);
+
+}  // namespace k3::kernels

@@ -1,0 +1,51 @@
+#pragma once
+// Batch: what one forward pass runs on. A batch is a list of segments, each a run of tokens of one
+// sequence that starts at the sequence's length; all tokens lie in one [T, D] array, and only KDA
+// and MLA look at segments. Plain values; spans and states belong to the caller and must outlive
+// the pass. Two segments never share a state.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "cache/sequence_state.h"
+#include "ops/exec_context.h"
+
+namespace k3::model {
+
+/// How MLA attends. Prompts take the prefill form (keys and values expanded from the latents),
+/// generated tokens the absorbed form (queries moved into latent space). They differ by rounding.
+enum class AttentionForm { kPrefill, kDecode };
+
+struct Segment {
+  cache::SequenceState* state = nullptr;
+  std::span<const int32_t> tokens;
+  AttentionForm form = AttentionForm::kPrefill;
+};
+
+struct Batch {
+  std::vector<Segment> segments;
+
+  int64_t tokens_count() const {
+    int64_t count = 0;
+    for (const Segment& segment : segments) count += static_cast<int64_t>(segment.tokens.size());
+    return count;
+  }
+};
+
+/// Sees values as they pass, for tests and research. Called from the thread that drives the pass.
+class ForwardObserver {
+ public:
+  virtual ~ForwardObserver() = default;
+  /// The running sum after a layer, [T, D].
+  virtual void OnHidden(int64_t layer, std::span<const float> hidden) = 0;
+  /// The chosen experts of a MoE layer, ascending for each token, [T, k].
+  virtual void OnRoute(int64_t layer, std::span<const int32_t> experts) = 0;
+};
+
+struct ForwardContext {
+  ops::ExecContext exec;
+  ForwardObserver* observer = nullptr;  // may be null
+};
+
+}  // namespace k3::model

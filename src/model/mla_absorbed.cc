@@ -1,0 +1,150 @@
+// MLA's absorbed form for generated tokens: with k_h = W_k,h lat and v_h = W_v,h lat,
+//   q_h . k_h = (W_k,h^T q_h) . lat       and       sum_s p_s v_h,s = W_v,h (sum_s p_s lat_s),
+// so the cache is read as it lies, once for all heads.
+#include <algorithm>
+#include <cstring>
+
+#include "base/arithmetic.h"
+#include "model/mla_forms.h"
+
+namespace k3::model {
+namespace {
+
+using cache::kPageTokens;
+
+/// One query token over the whole context.
+class AbsorbedQuery {
+ public:
+  AbsorbedQuery(const ops::ExecContext& exec, const MlaConfig& mla, const MlaParameters& p,
+                const cache::MlaLatents& latents, const float* q, int64_t context, float* out)
+      : exec_(exec),
+        kernel_(*exec.kernels),
+        mla_(mla),
+        p_(p),
+        latents_(latents),
+        q_(q),
+        context_(context),
+        out_(out),
+        latent_(latents.latent_width()),
+        width_(latents.row_width()) {}
+
+  void Run() {
+    Arena& arena = *exec_.arena;
+    absorbed_ = arena.Allocate<float>(mla_.heads * width_);
+    total_ = arena.Allocate<Partial>(mla_.heads);
+    value_ = arena.Allocate<float>(mla_.heads * latent_);
+    AbsorbQueries();
+    std::fill_n(total_, mla_.heads, Partial{0, 0});
+    // Blocks are computed in waves, so that memory does not grow with the context.
+    const int64_t wave = 4 * exec_.pool->threads_count();
+    const int64_t blocks = CeilDivide(context_, kPageTokens);
+    partial_ = arena.Allocate<Partial>(wave * mla_.heads);
+    block_value_ = arena.Allocate<float>(wave * mla_.heads * latent_);
+    scores_ = arena.Allocate<float>(exec_.pool->threads_count() * mla_.heads * kPageTokens);
+    for (int64_t first = 0; first < blocks; first += wave) {
+      const int64_t count = std::min(wave, blocks - first);
+      exec_.pool->ParallelFor(count, 1, [&](int64_t begin, int64_t end, int worker) {
+        for (int64_t i = begin; i < end; ++i) AttendBlock(first + i, i, worker);
+      });
+      exec_.pool->ParallelFor(mla_.heads, 4, [&](int64_t begin, int64_t end, int) {
+        for (int64_t h = begin; h < end; ++h) MergeWave(h, count);
+      });
+    }
+    exec_.pool->ParallelFor(mla_.heads, 2, [&](int64_t begin, int64_t end, int) {
+      for (int64_t h = begin; h < end; ++h) ExpandValue(h);
+    });
+  }
+
+ private:
+  WeightMatrix HeadRows(int64_t head, int64_t begin, int64_t end) const {
+    const int64_t rows = mla_.qk_nope_dim + mla_.v_dim;
+    return p_.kv_b.Rows(head * rows + begin, head * rows + end);
+  }
+
+  /// absorbed_ [H, row width]: W_k^T q in split layout, then the query's shared dims.
+  void AbsorbQueries() {
+    const int64_t n = mla_.qk_nope_dim, l = mla_.kv_lora_rank, r = mla_.qk_rope_dim;
+    const int64_t floats = RoundUp(n * l + l, 16);
+    float* scratch = exec_.arena->Allocate<float>(floats * exec_.pool->threads_count());
+    exec_.pool->ParallelFor(mla_.heads, 1, [&](int64_t begin, int64_t end, int worker) {
+      float* widened = scratch + worker * floats;
+      float* natural = widened + n * l;
+      for (int64_t h = begin; h < end; ++h) {
+        const WeightMatrix keys = HeadRows(h, 0, n);
+        for (int64_t i = 0; i < n; ++i) {
+          kernel_.elementwise.widen(keys.Rows(i, i + 1).data, keys.format, l, widened + i * l);
+        }
+        const float* q = q_ + h * (n + r);
+        kernel_.matmul.f32(q, n, widened, l, 1, n, l, false, natural, l);
+        float* row = absorbed_ + h * width_;
+        kernel_.linear.split_row(natural, l, row);
+        std::fill(row + latent_, row + width_, 0.0f);
+        std::memcpy(row + latent_, q + n, static_cast<size_t>(r) * sizeof(float));
+      }
+    });
+  }
+
+  /// All heads over one block, into slot `slot` of the wave.
+  void AttendBlock(int64_t block, int64_t slot, int worker) {
+    const int64_t tokens = std::min(kPageTokens, context_ - block * kPageTokens);
+    const float* page = latents_.Page(block);
+    float* scores = scores_ + worker * mla_.heads * kPageTokens;
+    kernel_.linear.dot_rows(absorbed_, width_, mla_.heads, page, width_, tokens, width_, scores,
+                            kPageTokens);
+    const float scale = MlaScale(mla_);
+    for (int64_t h = 0; h < mla_.heads; ++h) {
+      Partial& partial = partial_[slot * mla_.heads + h];
+      kernel_.elementwise.exp_block(scores + h * kPageTokens, tokens, scale, &partial.max,
+                                    &partial.sum);
+    }
+    kernel_.matmul.f32(scores, kPageTokens, page, width_, mla_.heads, tokens, latent_, false,
+                       block_value_ + slot * mla_.heads * latent_, latent_);
+  }
+
+  void MergeWave(int64_t head, int64_t count) {
+    for (int64_t slot = 0; slot < count; ++slot) {
+      const int64_t at = slot * mla_.heads + head;
+      MergePartial(kernel_, partial_[at], block_value_ + at * latent_, latent_, total_[head],
+                   value_ + head * latent_);
+    }
+  }
+
+  void ExpandValue(int64_t head) {
+    float* value = value_ + head * latent_;
+    kernel_.elementwise.scale(1.0f / total_[head].sum, value, latent_, value);
+    kernel_.linear.direct(&value, 1, HeadRows(head, mla_.qk_nope_dim, mla_.qk_nope_dim + mla_.v_dim),
+                          out_ + head * mla_.v_dim, mla_.v_dim);
+  }
+
+  const ops::ExecContext& exec_;
+  const kernels::KernelTable& kernel_;
+  const MlaConfig& mla_;
+  const MlaParameters& p_;
+  const cache::MlaLatents& latents_;
+  const float* q_;
+  const int64_t context_;
+  float* out_;
+  const int64_t latent_;
+  const int64_t width_;
+  float* absorbed_ = nullptr;
+  Partial* total_ = nullptr;
+  float* value_ = nullptr;        // [H, latent]
+  Partial* partial_ = nullptr;    // [wave, H]
+  float* block_value_ = nullptr;  // [wave, H, latent]
+  float* scores_ = nullptr;       // [threads, H, 256]
+};
+
+}  // namespace
+
+void MlaAbsorbed(const ops::ExecContext& exec, const MlaConfig& mla, const MlaParameters& p,
+                 const cache::MlaLatents& latents, const MlaQueries& queries) {
+  const int64_t query = mla.heads * (mla.qk_nope_dim + mla.qk_rope_dim);
+  for (int64_t t = 0; t < queries.count; ++t) {
+    ArenaScope scope(*exec.arena);
+    AbsorbedQuery(exec, mla, p, latents, queries.q + t * query, queries.start + t + 1,
+                  queries.out + t * mla.heads * mla.v_dim)
+        .Run();
+  }
+}
+
+}  // namespace k3::model

@@ -1,0 +1,166 @@
+#include "ops/linear.h"
+
+#include <algorithm>
+
+#include "base/arithmetic.h"
+#include "base/check.h"
+
+namespace k3::ops {
+namespace {
+
+using kernels::kSplitBlock;
+using kernels::kTileCols;
+using kernels::kTileRows;
+
+// Bytes of weights that one piece of work reads when few rows use them: long enough to stream,
+// short enough to balance.
+constexpr int64_t kStreamBytes = 96 << 10;
+// Float32 panel bytes of weights, and of activations, that stay in the second-level cache.
+constexpr int64_t kWeightPanelBytes = 256 << 10;
+constexpr int64_t kRowPanelBytes = 384 << 10;
+
+struct Piece {
+  const LinearTask* task;
+  int64_t begin;  // weight rows
+  int64_t end;
+};
+
+bool UsesPanels(const LinearTask& task) { return task.x->count > kTileRows; }
+
+/// Weight rows in one piece of work of a task.
+int64_t PieceRows(const LinearTask& task) {
+  if (UsesPanels(task)) {
+    const int64_t group_bytes = kTileCols * task.x->k_padded() * 4;
+    return kTileCols * std::clamp<int64_t>(kWeightPanelBytes / group_bytes, 1, 16);
+  }
+  const int64_t row_bytes = std::max<int64_t>(task.w.ElementBytes(task.w.cols), 1);
+  return std::max<int64_t>(RoundUp(kStreamBytes / row_bytes, 8), 8);
+}
+
+void RunDirect(const ExecContext& ctx, const Piece& piece) {
+  const LinearTask& task = *piece.task;
+  ctx.kernels->linear.direct(task.x->rows, task.x->count, task.w.Rows(piece.begin, piece.end),
+                             task.y + piece.begin, task.ldy);
+}
+
+/// Converts the piece's weight rows once and multiplies them with every tile of activations, in
+/// blocks of activations that stay in the cache.
+void RunPanels(const ExecContext& ctx, const Piece& piece, float* weight_panels) {
+  const LinearTask& task = *piece.task;
+  const auto& kernel = ctx.kernels->linear;
+  const int64_t k = task.x->k_padded(), steps = k / 16, rows = task.x->count;
+  for (int64_t r = piece.begin; r < piece.end; r += kTileCols) {
+    kernel.pack_weights(task.w, r, weight_panels + (r - piece.begin) * k);
+  }
+  const int64_t block =
+      kTileRows * std::max<int64_t>(kRowPanelBytes / (kTileRows * k * 4), 1);
+  for (int64_t t0 = 0; t0 < rows; t0 += block) {
+    const int64_t t_end = std::min(t0 + block, rows);
+    for (int64_t r = piece.begin; r < piece.end; r += kTileCols) {
+      const int64_t cols = std::min(kTileCols, piece.end - r);
+      for (int64_t t = t0; t < t_end; t += kTileRows) {
+        kernel.tile(task.x->panels + t * k, weight_panels + (r - piece.begin) * k, steps,
+                    std::min(kTileRows, rows - t), cols, task.y + t * task.ldy + r, task.ldy, 1);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+int64_t RowSet::k_padded() const { return RoundUp(k, kSplitBlock); }
+
+RowSet SplitRows(const ExecContext& ctx, const float* x, int64_t count, int64_t k, int64_t ldx) {
+  RowSet set;
+  set.count = count;
+  set.k = k;
+  const int64_t width = set.k_padded();
+  float* split = ctx.arena->Allocate<float>(count * width);
+  const float** rows = ctx.arena->Allocate<const float*>(count);
+  ctx.pool->ParallelFor(count, 8, [&](int64_t begin, int64_t end, int) {
+    for (int64_t t = begin; t < end; ++t) {
+      ctx.kernels->linear.split_row(x + t * ldx, k, split + t * width);
+      rows[t] = split + t * width;
+    }
+  });
+  set.rows = rows;
+  PackPanels(ctx, {&set, 1});
+  return set;
+}
+
+RowSet GatherRows(const ExecContext& ctx, const RowSet& from, std::span<const int32_t> index) {
+  RowSet set;
+  set.count = static_cast<int64_t>(index.size());
+  set.k = from.k;
+  const float** rows = ctx.arena->Allocate<const float*>(set.count);
+  for (size_t i = 0; i < index.size(); ++i) rows[i] = from.rows[index[i]];
+  set.rows = rows;
+  return set;
+}
+
+void PackPanels(const ExecContext& ctx, std::span<RowSet> sets) {
+  int64_t tiles_count = 0;
+  for (const RowSet& set : sets) {
+    if (set.count > kTileRows) tiles_count += CeilDivide(set.count, kTileRows);
+  }
+  if (tiles_count == 0) return;
+  struct Tile {
+    const RowSet* set;
+    int64_t first;
+    float* panel;
+  };
+  Tile* tiles = ctx.arena->Allocate<Tile>(tiles_count);
+  int64_t at = 0;
+  for (RowSet& set : sets) {
+    if (set.count <= kTileRows) continue;
+    float* panels = ctx.arena->Allocate<float>(set.count * set.k_padded());
+    for (int64_t t = 0; t < set.count; t += kTileRows) {
+      tiles[at++] = {&set, t, panels + t * set.k_padded()};
+    }
+    set.panels = panels;
+  }
+  ctx.pool->ParallelFor(tiles_count, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      const Tile& tile = tiles[i];
+      ctx.kernels->linear.pack_rows(tile.set->rows + tile.first,
+                                    std::min(kTileRows, tile.set->count - tile.first),
+                                    tile.set->k_padded(), tile.panel);
+    }
+  });
+}
+
+void Linear(const ExecContext& ctx, std::span<const LinearTask> tasks) {
+  ArenaScope scope(*ctx.arena);
+  int64_t pieces_count = 0, panel_floats = 0;
+  for (const LinearTask& task : tasks) {
+    K3_CHECK(task.w.cols == task.x->k, "linear layer: input width differs");
+    if (task.x->count == 0) continue;
+    const int64_t rows = PieceRows(task);
+    pieces_count += CeilDivide(task.w.rows, rows);
+    if (UsesPanels(task)) {
+      K3_CHECK(task.x->panels != nullptr, "linear layer: rows were not packed");
+      panel_floats = std::max(panel_floats, rows * task.x->k_padded());
+    }
+  }
+  Piece* pieces = ctx.arena->Allocate<Piece>(pieces_count);
+  int64_t at = 0;
+  for (const LinearTask& task : tasks) {
+    if (task.x->count == 0) continue;
+    const int64_t rows = PieceRows(task);
+    for (int64_t r = 0; r < task.w.rows; r += rows) {
+      pieces[at++] = {&task, r, std::min(r + rows, task.w.rows)};
+    }
+  }
+  float* scratch = ctx.arena->Allocate<float>(panel_floats * ctx.pool->threads_count());
+  ctx.pool->ParallelFor(pieces_count, 1, [&](int64_t begin, int64_t end, int worker) {
+    for (int64_t i = begin; i < end; ++i) {
+      if (UsesPanels(*pieces[i].task)) {
+        RunPanels(ctx, pieces[i], scratch + worker * panel_floats);
+      } else {
+        RunDirect(ctx, pieces[i]);
+      }
+    }
+  });
+}
+
+}  // namespace k3::ops

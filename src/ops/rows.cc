@@ -1,0 +1,96 @@
+#include "ops/rows.h"
+
+#include <algorithm>
+
+#include "base/arithmetic.h"
+#include "base/check.h"
+
+namespace k3::ops {
+namespace {
+
+// Rows per piece: a single decoded token stays on the calling thread.
+constexpr int64_t kGrain = 4;
+constexpr size_t kSourcesMax = 512;
+
+/// A RowSet over freshly allocated split rows, filled by fill(t, split row).
+template <typename Fill>
+RowSet MakeRows(const ExecContext& ctx, int64_t count, int64_t k, const Fill& fill) {
+  RowSet set;
+  set.count = count;
+  set.k = k;
+  const int64_t width = set.k_padded();
+  float* split = ctx.arena->Allocate<float>(count * width);
+  const float** rows = ctx.arena->Allocate<const float*>(count);
+  ctx.pool->ParallelFor(count, kGrain, [&](int64_t begin, int64_t end, int) {
+    for (int64_t t = begin; t < end; ++t) {
+      rows[t] = split + t * width;
+      fill(t, split + t * width);
+    }
+  });
+  set.rows = rows;
+  PackPanels(ctx, {&set, 1});
+  return set;
+}
+
+}  // namespace
+
+RowSet NormRows(const ExecContext& ctx, const float* x, int64_t count, std::span<const float> w,
+                float eps) {
+  const int64_t n = static_cast<int64_t>(w.size());
+  float* normed = ctx.arena->Allocate<float>(count * n);
+  return MakeRows(ctx, count, n, [&](int64_t t, float* split) {
+    ctx.kernels->elementwise.rms_norm(x + t * n, w.data(), n, eps, normed + t * n);
+    ctx.kernels->linear.split_row(normed + t * n, n, split);
+  });
+}
+
+RowSet SituRows(const ExecContext& ctx, float* gate, const float* up, int64_t count, int64_t n,
+                SituOptions options) {
+  return MakeRows(ctx, count, n, [&](int64_t t, float* split) {
+    ctx.kernels->elementwise.situ(gate + t * n, up + t * n, n, options.beta, options.linear_beta,
+                                  gate + t * n);
+    ctx.kernels->linear.split_row(gate + t * n, n, split);
+  });
+}
+
+void Embed(const ExecContext& ctx, const WeightMatrix& table, std::span<const int32_t> ids,
+           float* y) {
+  K3_CHECK(table.format != WeightFormat::kMxfp4, "embeddings are not MXFP4");
+  ctx.pool->ParallelFor(static_cast<int64_t>(ids.size()), kGrain,
+                        [&](int64_t begin, int64_t end, int) {
+    for (int64_t t = begin; t < end; ++t) {
+      const WeightMatrix row = table.Rows(ids[static_cast<size_t>(t)], ids[static_cast<size_t>(t)] + 1);
+      ctx.kernels->elementwise.widen(row.data, table.format, table.cols, y + t * table.cols);
+    }
+  });
+}
+
+void AddRows(const ExecContext& ctx, const float* x, int64_t count, int64_t n, float* y) {
+  ctx.pool->ParallelFor(count, kGrain, [&](int64_t begin, int64_t end, int) {
+    ctx.kernels->elementwise.add(x + begin * n, (end - begin) * n, y + begin * n);
+  });
+}
+
+void MixSources(const ExecContext& ctx, std::span<const float* const> sources,
+                std::span<const float> w, float eps, int64_t count, float* y) {
+  K3_CHECK(sources.size() <= kSourcesMax, "too many attention-residual sources");
+  const int64_t n = static_cast<int64_t>(w.size());
+  const auto& kernel = ctx.kernels->elementwise;
+  ctx.pool->ParallelFor(count, kGrain, [&](int64_t begin, int64_t end, int) {
+    const float* rows[kSourcesMax];
+    float p[kSourcesMax];
+    const int64_t sources_count = static_cast<int64_t>(sources.size());
+    for (int64_t t = begin; t < end; ++t) {
+      for (size_t s = 0; s < sources.size(); ++s) {
+        rows[s] = sources[s] + t * n;
+        p[s] = kernel.mix_score(rows[s], w.data(), n, eps);
+      }
+      float max = 0, sum = 0;
+      kernel.exp_block(p, sources_count, 1.0f, &max, &sum);
+      for (size_t s = 0; s < sources.size(); ++s) p[s] /= sum;
+      kernel.weighted_sum(rows, p, sources_count, n, y + t * n);
+    }
+  });
+}
+
+}  // namespace k3::ops

@@ -1,0 +1,71 @@
+#pragma once
+// Sampler: from the logits of one position to the next token.
+//
+//   Sampler sampler({.temperature = 0.6f, .top_p = 0.95f, .seed = 7});
+//   K3_TRY(SampledToken next, sampler.Next(logits));  // logits [V]
+//
+// The filters come in the order of Hugging Face's generation: temperature, then top-k, then top-p
+// (of what top-k left, renormalised), then min-p. Each keeps a prefix of one order, higher logit
+// first and lower id among equals, so what remains is one prefix:
+//   top-k  the first k tokens (exactly k: a tie at the edge goes to the lower id)
+//   top-p  the shortest prefix whose probability reaches top_p; the token that crosses it stays
+//   min-p  tokens with at least min_p times the probability of the best
+// The draw then walks the kept tokens in order of id. Temperature 0 is greedy: the best token.
+//
+// Token number n is a function of (seed, n, logits) and the options alone. A Sampler is a value
+// that owns scratch of up to 20 bytes a logit; one thread at a time. Copy it to replay from a step.
+// A logit that is NaN or +infinity is Internal and named by its position; -infinity is a token that
+// cannot be drawn. Log-probabilities are of the raw logits, before temperature and filters.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+
+namespace k3 {
+
+struct SamplingOptions {
+  float temperature = 1.0f;  // 0: greedy
+  int64_t top_k = 0;         // 0: all
+  float top_p = 1.0f;        // (0, 1]; 1: all
+  float min_p = 0.0f;        // [0, 1]; 0: all
+  uint64_t seed = 0;
+
+  bool greedy() const { return temperature == 0.0f; }
+
+  /// InvalidArgument that names the option, what it was and what it may be.
+  Status Validate() const;
+};
+
+struct SampledToken {
+  int32_t id = 0;
+  float log_prob = 0.0f;  // natural logarithm, of softmax(logits)
+};
+
+class Sampler {
+ public:
+  /// `options` must be valid.
+  explicit Sampler(const SamplingOptions& options);
+
+  /// Draws the next token from `logits` [V], 1 <= V <= kVocabularyMax. A failure draws nothing:
+  /// the next call is the same step.
+  Result<SampledToken> Next(std::span<const float> logits);
+
+  /// How many tokens were drawn.
+  int64_t steps_count() const { return steps_count_; }
+
+ private:
+  int32_t Draw(std::span<const float> logits, float max_logit);
+  void ListTopK(std::span<const float> logits);
+  void ListHeavy(std::span<const float> logits, double total);
+  int32_t DrawUpTo(std::span<const float> logits, uint64_t last_kept);
+
+  SamplingOptions options_;
+  int64_t steps_count_ = 0;
+  std::vector<double> weights_;    // [V] exp((logit - max) / temperature) of the candidates
+  std::vector<uint64_t> ordered_;  // order keys of the candidates, if a filter lists them
+  std::vector<int32_t> kept_;      // ids, ascending
+};
+
+}  // namespace k3

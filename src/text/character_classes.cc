@@ -1,0 +1,82 @@
+#include "text/character_classes.h"
+
+#include <unicode/uchar.h>
+#include <unicode/uscript.h>
+
+#include <map>
+#include <string>
+#include <string_view>
+
+namespace k3 {
+namespace {
+
+constexpr uint32_t kCodePoints = 0x110000;
+
+// A cased letter belongs to one of the two word sets, a caseless one and a mark to both.
+uint8_t CategoryFlags(UCharCategory category) {
+  switch (category) {
+    case U_UPPERCASE_LETTER:
+    case U_TITLECASE_LETTER:
+      return kLetterFlag | kUpperFlag;
+    case U_LOWERCASE_LETTER:
+      return kLetterFlag | kLowerFlag;
+    case U_MODIFIER_LETTER:
+    case U_OTHER_LETTER:
+      return kLetterFlag | kUpperFlag | kLowerFlag;
+    case U_NON_SPACING_MARK:
+    case U_ENCLOSING_MARK:
+    case U_COMBINING_SPACING_MARK:
+      return kUpperFlag | kLowerFlag;
+    case U_DECIMAL_DIGIT_NUMBER:
+    case U_LETTER_NUMBER:
+    case U_OTHER_NUMBER:
+      return kNumberFlag;
+    default:
+      return 0;
+  }
+}
+
+bool IsHan(UChar32 code_point) {
+  UErrorCode error = U_ZERO_ERROR;
+  return uscript_getScript(code_point, &error) == USCRIPT_HAN && U_SUCCESS(error);
+}
+
+uint8_t FlagsOf(UChar32 code_point, UCharCategory category) {
+  uint8_t flags = CategoryFlags(category);
+  if (IsHan(code_point)) {
+    flags = static_cast<uint8_t>((flags & ~(kUpperFlag | kLowerFlag)) | kHanFlag);
+  }
+  if (u_isUWhiteSpace(code_point)) flags |= kSpaceFlag | kPythonSpaceFlag;
+  if (code_point >= 0x1C && code_point <= 0x1F) flags |= kPythonSpaceFlag;
+  if (code_point == '\r' || code_point == '\n') flags |= kNewlineFlag;
+  return flags;
+}
+
+// Called by ICU for each range of one category. Unassigned, private and surrogate code points have
+// none of the flags.
+UBool FillRange(const void* context, UChar32 start, UChar32 limit, UCharCategory category) {
+  if (category == U_UNASSIGNED || category == U_PRIVATE_USE_CHAR || category == U_SURROGATE) {
+    return true;
+  }
+  auto* flat = static_cast<uint8_t* const*>(context);
+  for (UChar32 c = start; c < limit; ++c) (*flat)[c] = FlagsOf(c, category);
+  return true;
+}
+
+}  // namespace
+
+CharacterClasses::CharacterClasses() {
+  std::string flat(kCodePoints, '\0');
+  auto* data = reinterpret_cast<uint8_t*>(flat.data());
+  u_enumCharTypes(FillRange, &data);
+
+  std::map<std::string_view, uint16_t> seen;
+  for (uint32_t start = 0; start < kCodePoints; start += kBlockSize) {
+    const std::string_view block = std::string_view(flat).substr(start, kBlockSize);
+    const auto [it, is_new] = seen.try_emplace(block, static_cast<uint16_t>(seen.size()));
+    if (is_new) blocks_.insert(blocks_.end(), block.begin(), block.end());
+    block_of_.push_back(it->second);
+  }
+}
+
+}  // namespace k3
