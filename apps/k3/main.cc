@@ -1,1 +1,98 @@
-int main() { return 0; }
+// k3: the command line. Parses, runs one command, and turns every failure into one line on standard
+// error and an exit code (commands.h).
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <exception>
+#include <new>
+#include <string>
+
+#include "commands.h"
+#include "terminal.h"
+
+namespace k3::cli {
+namespace {
+
+constexpr const char* kDescription =
+    "k3 runs models of the Kimi K3 architecture on CPUs, straight from their safetensors shards.";
+
+constexpr const char* kFooter =
+    "A model is a directory with config.json, safetensors shards (with their index if there are\n"
+    "several), and for text tiktoken.model and tokenizer_config.json. Weights are mapped, not\n"
+    "copied: they may be larger than memory.\n"
+    "\n"
+    "Examples:\n"
+    "  k3 run models/kjv \"In the beginning\"        continue a text\n"
+    "  k3 inspect models/kjv                       what a checkpoint holds and needs\n"
+    "  k3 eval models/kjv --text models/kjv/heldout.txt --max-tokens 8192\n"
+    "\n"
+    "`k3 COMMAND --help` tells about one command.\n"
+    "Environment: K3_TARGET=scalar|avx2|avx512 forces a SIMD target (results do not change).\n"
+    "Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.";
+
+int Report(const Status& status) {
+  // A reader that has seen enough is no failure.
+  if (status.code() == StatusCode::kCancelled) return kExitOk;
+  PrintNotice(status.ToString());
+  return kExitFailure;
+}
+
+int PrintText(const std::string& text) {
+  const Status written = WriteOutput(text);
+  return written.ok() ? kExitOk : Report(written);
+}
+
+/// What to print and return for what CLI11 throws: help and version are of that kind too.
+int ReportParseError(const CLI::App& app, const CLI::ParseError& error) {
+  if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) {
+    if (dynamic_cast<const CLI::CallForVersion*>(&error) != nullptr) {
+      const Result<std::string> version = VersionText();
+      return version.ok() ? PrintText(*version) : Report(version.status());
+    }
+    return PrintText(app.help());
+  }
+  const CLI::App* command = &app;
+  for (const CLI::App* used : app.get_subcommands()) command = used;
+  PrintNotice(fmt::format("Usage: {}\nRun `{} --help` to see what is possible.", error.what(),
+                          command == &app ? "k3" : "k3 " + command->get_name()));
+  return kExitUsage;
+}
+
+int Main(int argc, char** argv) {
+  IgnoreWriteSignals();
+  CLI::App app(kDescription, "k3");
+  app.footer(kFooter);
+  app.require_subcommand(1);
+  app.set_version_flag("--version", "");
+  app.get_formatter()->column_width(32);
+  Invocation invocation;
+  AddRunCommand(app, invocation);
+  AddInspectCommand(app, invocation);
+  AddEvalCommand(app, invocation);
+  AddLogitsCommand(app, invocation);
+  AddTokenizeCommand(app, invocation);
+  AddInitCommand(app, invocation);
+  AddBenchCommand(app, invocation);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return ReportParseError(app, error);
+  }
+  const Result<int> exit_code = invocation.command();
+  return exit_code.ok() ? *exit_code : Report(exit_code.status());
+}
+
+}  // namespace
+}  // namespace k3::cli
+
+int main(int argc, char** argv) {
+  try {
+    return k3::cli::Main(argc, argv);
+  } catch (const std::bad_alloc&) {
+    k3::cli::PrintNotice("ResourceExhausted: out of memory");
+  } catch (const std::exception& error) {
+    k3::cli::PrintNotice(std::string("Internal: ") + error.what());
+  }
+  return k3::cli::kExitFailure;
+}

@@ -10,9 +10,9 @@ namespace k3 {
 
 }  // namespace k3
 
-#define K3_CHECK(condition, message)                                     \
-  do {                                                                   \
-    if (!(condition)) [[unlikely]] {                                     \
-      ::k3::CheckFailed(__FILE__, __LINE__, #condition, (message));      \
-    }                                                                    \
+#define K3_CHECK(condition, message)                                \
+  do {                                                              \
+    if (!(condition)) [[unlikely]] {                                \
+      ::k3::CheckFailed(__FILE__, __LINE__, #condition, (message)); \
+    }                                                               \
   } while (false)

@@ -56,7 +56,9 @@ class [[nodiscard]] Status {
 };
 
 inline Status OkStatus() { return {}; }
-inline Status InvalidArgument(std::string m) { return {StatusCode::kInvalidArgument, std::move(m)}; }
+inline Status InvalidArgument(std::string m) {
+  return {StatusCode::kInvalidArgument, std::move(m)};
+}
 inline Status NotFound(std::string m) { return {StatusCode::kNotFound, std::move(m)}; }
 inline Status Corruption(std::string m) { return {StatusCode::kCorruption, std::move(m)}; }
 inline Status IoError(std::string m) { return {StatusCode::kIoError, std::move(m)}; }
@@ -72,7 +74,7 @@ inline Status Internal(std::string m) { return {StatusCode::kInternal, std::move
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}  // NOLINT(google-explicit-constructor)
+  Result(T value) : value_(std::move(value)) {}        // NOLINT(google-explicit-constructor)
   Result(Status status) : value_(std::move(status)) {  // NOLINT(google-explicit-constructor)
     K3_CHECK(!std::get<Status>(value_).ok(), "a Result needs a value or a failure");
   }
@@ -109,11 +111,11 @@ Status ToStatus(const Result<T>& result) {
 #define K3_CONCAT_INNER(a, b) a##b
 #define K3_CONCAT(a, b) K3_CONCAT_INNER(a, b)
 
-#define K3_RETURN_IF_ERROR(expression)                     \
-  do {                                                     \
+#define K3_RETURN_IF_ERROR(expression)                      \
+  do {                                                      \
     if (auto k3_status_ = (expression); !k3_status_.ok()) { \
-      return ::k3::ToStatus(std::move(k3_status_));        \
-    }                                                      \
+      return ::k3::ToStatus(std::move(k3_status_));         \
+    }                                                       \
   } while (false)
 
 /// K3_TRY(declaration, expression): binds the value of a Result or returns its failure.

@@ -89,8 +89,8 @@ int64_t SequenceState::bytes() const {
   int64_t total = 0;
   for (const auto& layer : kda_) {
     if (layer == nullptr) continue;
-    for (const FloatArray* array : {&layer->state, &layer->decay, &layer->keys, &layer->alpha,
-                                    &layer->u, &layer->conv}) {
+    for (const FloatArray* array :
+         {&layer->state, &layer->decay, &layer->keys, &layer->alpha, &layer->u, &layer->conv}) {
       total += array->count() * static_cast<int64_t>(sizeof(float));
     }
   }
@@ -115,8 +115,8 @@ SequenceState SequenceState::Clone() const {
 int64_t SequenceStateBytes(const ModelConfig& config, int64_t tokens) {
   int64_t floats = 0;
   for (bool is_mla : config.is_mla) {
-    floats += is_mla ? RoundUp(tokens, kPageTokens) * MlaRowFloats(config.mla)
-                     : KdaFloats(config.kda);
+    floats +=
+        is_mla ? RoundUp(tokens, kPageTokens) * MlaRowFloats(config.mla) : KdaFloats(config.kda);
   }
   return floats * static_cast<int64_t>(sizeof(float));
 }

@@ -62,7 +62,8 @@ class MlaLatents {
   /// Makes room for tokens [0, tokens).
   void Reserve(int64_t tokens);
   float* Row(int64_t token) {
-    return pages_[static_cast<size_t>(token / kPageTokens)].data() + token % kPageTokens * row_width_;
+    return pages_[static_cast<size_t>(token / kPageTokens)].data() +
+           token % kPageTokens * row_width_;
   }
   /// Page `index` holds tokens [256 index, 256 index + 256), rows at stride row_width().
   const float* Page(int64_t index) const { return pages_[static_cast<size_t>(index)].data(); }

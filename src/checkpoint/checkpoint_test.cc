@@ -1,5 +1,6 @@
 #include "checkpoint/checkpoint.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -24,9 +25,8 @@ constexpr std::string_view kConfig = R"({
 
 std::string Entry(std::string_view name, std::string_view dtype, std::string_view shape,
                   int64_t begin, int64_t end) {
-  return "\"" + std::string(name) + "\":{\"dtype\":\"" + std::string(dtype) +
-         "\",\"shape\":" + std::string(shape) + ",\"data_offsets\":[" + std::to_string(begin) +
-         "," + std::to_string(end) + "]}";
+  return fmt::format(R"("{}":{{"dtype":"{}","shape":{},"data_offsets":[{},{}]}})", name, dtype,
+                     shape, begin, end);
 }
 
 std::string Shard(std::string_view entries, std::string_view data) {
@@ -56,17 +56,18 @@ class CheckpointTest : public ::testing::Test {
   void TearDown() override { std::filesystem::remove_all(dir_); }
 
   void Write(const std::string& name, std::string_view content) const {
-    std::ofstream(dir_ + "/" + name, std::ios::binary).write(content.data(), std::ssize(content));
+    std::ofstream out(dir_ + "/" + name, std::ios::binary);
+    out << content;
   }
   void Remove(const std::string& name) const { std::filesystem::remove(dir_ + "/" + name); }
   void WriteIndex(const std::vector<std::pair<std::string, std::string>>& entries,
                   std::string_view metadata = R"({"total_size": 9})") const {
     std::string map;
     for (const auto& [name, shard] : entries) {
-      map += (map.empty() ? "\"" : ", \"") + name + "\": \"" + shard + "\"";
+      map += fmt::format("{}\"{}\": \"{}\"", map.empty() ? "" : ", ", name, shard);
     }
     Write("model.safetensors.index.json",
-          "{\"metadata\": " + std::string(metadata) + ", \"weight_map\": {" + map + "}}");
+          fmt::format("{{\"metadata\": {}, \"weight_map\": {{{}}}}}", metadata, map));
   }
   void ExpectRefused(StatusCode code, std::initializer_list<std::string_view> parts) const {
     const auto result = Checkpoint::Open(dir_);

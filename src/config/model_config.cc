@@ -87,7 +87,8 @@ bool CheckQuantization(FieldReader& parent, std::string_view where, Status* fail
   const JsonValue* groups = reader.Object("config_groups");
   if (groups == nullptr) return true;
   for (const auto& [group_name, group] : *groups->members()) {
-    FieldReader group_reader(group, where, path + "config_groups." + group_name + ".", failure);
+    FieldReader group_reader(group, where, fmt::format("{}config_groups.{}.", path, group_name),
+                             failure);
     const JsonValue* weights = group_reader.Object("weights");
     if (weights == nullptr) {
       group_reader.Fail("weights", "an object", "nothing");

@@ -21,8 +21,7 @@ Result<Tokenizer> LoadTokenizer(const std::string& dir, int64_t vocab_size) {
   const std::string config_path = JoinPath(dir, kTokenizerConfigFile);
   K3_TRY(const std::string model,
          ReadWholeFile(*files, model_path, limits::kTokenizerFileBytesMax));
-  K3_TRY(const std::string config,
-         ReadWholeFile(*files, config_path, limits::kConfigFileBytesMax));
+  K3_TRY(const std::string config, ReadWholeFile(*files, config_path, limits::kConfigFileBytesMax));
   return Tokenizer::Create({.model = model,
                             .model_where = model_path,
                             .config = config,
@@ -47,17 +46,21 @@ Result<std::unique_ptr<Engine>> Engine::Open(const std::string& dir, const Engin
   }
   K3_TRY(Checkpoint checkpoint, Checkpoint::Open(dir));
   if (const std::optional<LayerRange>& part = checkpoint.partial_layers(); part.has_value()) {
-    return InvalidArgument(fmt::format("{}: holds only the layers {} to {} of a model, which cannot "
-                                       "be run alone",
-                                       dir, part->first, part->last));
+    return InvalidArgument(
+        fmt::format("{}: holds only the layers {} to {} of a model, which cannot "
+                    "be run alone",
+                    dir, part->first, part->last));
   }
   std::unique_ptr<Engine> engine(new Engine(std::move(checkpoint), options));
   if (options.needs_tokenizer) {
     K3_TRY(Tokenizer tokenizer, LoadTokenizer(dir, engine->config().vocab_size));
     engine->tokenizer_ = std::move(tokenizer);
   }
-  K3_TRY(const WeightStore weights, WeightStore::Bind(engine->checkpoint_, {}));
+  K3_TRY(const WeightStore weights,
+         WeightStore::Bind(engine->checkpoint_, {.validate_scales = false}));
   K3_TRY(engine->parameters_, model::BindParameters(weights));
+  engine->experts_.emplace(engine->parameters_);
+  K3_RETURN_IF_ERROR(engine->experts_->CheckAtLoad(*engine->pool_));
   return engine;
 }
 
@@ -74,7 +77,9 @@ std::span<const int64_t> Engine::stop_ids() const {
 Status Engine::Run(const model::Batch& batch, std::span<const int32_t> logit_rows, float* logits,
                    model::ForwardObserver* observer) {
   const model::ForwardContext ctx{
-      .exec = {.pool = pool_.get(), .arena = &arena_, .kernels = &kernels_}, .observer = observer};
+      .exec = {.pool = pool_.get(), .arena = &arena_, .kernels = &kernels_},
+      .experts = &*experts_,
+      .observer = observer};
   return model::Forward(ctx, config(), parameters_, batch, logit_rows, logits);
 }
 

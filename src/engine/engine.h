@@ -20,6 +20,7 @@
 
 #include "base/status.h"
 #include "checkpoint/checkpoint.h"
+#include "engine/checked_experts.h"
 #include "kernels/target.h"
 #include "model/forward.h"
 #include "text/tokenizer.h"
@@ -65,6 +66,7 @@ class Engine {
   model::Parameters parameters_;
   std::optional<Tokenizer> tokenizer_;
   kernels::KernelTable kernels_;
+  std::optional<CheckedExperts> experts_;
   std::unique_ptr<ThreadPool> pool_;
   Arena arena_;
 };
@@ -76,6 +78,7 @@ class Session {
  public:
   explicit Session(Engine& engine) : engine_(engine), state_(engine.config()) {}
 
+  Engine& engine() { return engine_; }
   /// Tokens seen so far.
   int64_t length() const { return state_.length(); }
   cache::SequenceState& state() { return state_; }

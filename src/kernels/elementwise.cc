@@ -64,8 +64,9 @@ void RmsNorm(const float* x, const float* w, int64_t n, float eps, float* y) {
 void GatedRmsNorm(const float* x, const float* w, const float* gate, int64_t n, float eps,
                   float* y) {
   const V scale = Set(InverseRms(x, n, eps));
-  Map(n, y,
-      [&](V a, V b, V g) HWY_ATTR { return Mul(Mul(Mul(a, scale), b), Sigmoid(g)); }, x, w, gate);
+  Map(
+      n, y, [&](V a, V b, V g) HWY_ATTR { return Mul(Mul(Mul(a, scale), b), Sigmoid(g)); }, x, w,
+      gate);
 }
 
 void L2Norm(const float* x, int64_t n, float eps, float scale, float* y) {
@@ -76,7 +77,8 @@ void L2Norm(const float* x, int64_t n, float eps, float scale, float* y) {
 void Situ(const float* gate, const float* up, int64_t n, float beta, float linear_beta, float* y) {
   const V b1 = Set(beta), b2 = Set(linear_beta);
   const bool linear = linear_beta == 0.0f;
-  Map(n, y,
+  Map(
+      n, y,
       [&](V g, V u) HWY_ATTR {
         const V capped = Mul(Mul(b1, Tanh(Div(g, b1))), Sigmoid(g));
         return Mul(capped, linear ? u : Mul(b2, Tanh(Div(u, b2))));
@@ -114,8 +116,9 @@ void ConvSilu(const float* const* u, const float* w, int64_t ldw, int64_t taps, 
 void BoundedDecay(const float* raw, const float* bias, float rate, float lower_bound, int64_t n,
                   float* y) {
   const V a = Set(rate), bound = Set(lower_bound);
-  Map(n, y,
-      [&](V z, V b) HWY_ATTR { return Exp(Mul(bound, Sigmoid(Mul(a, Add(z, b))))); }, raw, bias);
+  Map(
+      n, y, [&](V z, V b) HWY_ATTR { return Exp(Mul(bound, Sigmoid(Mul(a, Add(z, b))))); }, raw,
+      bias);
 }
 void UnboundedDecay(const float* raw, const float* bias, float rate, int64_t n, float* y) {
   const V a = Set(-rate);

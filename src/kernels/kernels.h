@@ -32,8 +32,8 @@ struct ElementwiseKernels {
                          float* y);
   /// y = scale x / sqrt(sum(x^2) + eps); x may be y.
   void (*l2_norm)(const float* x, int64_t n, float eps, float scale, float* y);
-  /// y = beta tanh(gate / beta) sigmoid(gate) * linear_beta tanh(up / linear_beta); a linear_beta of
-  /// 0 leaves `up` as it is. y may be gate or up.
+  /// y = beta tanh(gate / beta) sigmoid(gate) * linear_beta tanh(up / linear_beta); a linear_beta
+  /// of 0 leaves `up` as it is. y may be gate or up.
   void (*situ)(const float* gate, const float* up, int64_t n, float beta, float linear_beta,
                float* y);
   /// y = x sigmoid(gate); x may be y.
@@ -64,9 +64,9 @@ struct ElementwiseKernels {
   void (*widen)(const void* x, WeightFormat format, int64_t n, float* y);
 };
 
-/// Rows prepared for the linear kernels: every block of 32 elements as its 16 even ones and then its
-/// 16 odd ones, zero-padded to whole blocks. So bf16 pairs and MXFP4 nibbles meet their activations
-/// without a shuffle.
+/// Rows prepared for the linear kernels: every block of 32 elements as its 16 even ones and then
+/// its 16 odd ones, zero-padded to whole blocks. So bf16 pairs and MXFP4 nibbles meet their
+/// activations without a shuffle.
 inline constexpr int64_t kSplitBlock = 32;
 /// The tile of the panel kernel: activation rows and weight rows.
 inline constexpr int64_t kTileRows = 6;
@@ -80,14 +80,14 @@ struct LinearKernels {
   /// Straight from the stored rows. x: `rows` (1 to 6) split rows; w: `w.rows` weight rows;
   /// y[t * ldy + r].
   void (*direct)(const float* const* x, int64_t rows, const WeightMatrix& w, float* y, int64_t ldy);
-  /// The same sums with float32 "weights" that are already split rows: y[t * ldy + r] = x[t] . b[r],
-  /// b [n, k_padded] at stride ldb, any number of rows on both sides.
-  void (*dot_rows)(const float* x, int64_t ldx, int64_t rows, const float* b, int64_t ldb, int64_t n,
-                   int64_t k_padded, float* y, int64_t ldy);
+  /// The same sums with float32 "weights" that are already split rows: y[t * ldy + r] = x[t] .
+  /// b[r], b [n, k_padded] at stride ldb, any number of rows on both sides.
+  void (*dot_rows)(const float* x, int64_t ldx, int64_t rows, const float* b, int64_t ldb,
+                   int64_t n, int64_t k_padded, float* y, int64_t ldy);
   /// `rows` (1 to 6) split rows of k_padded floats, at x[i], into a panel [k_padded/16][rows][16].
   void (*pack_rows)(const float* const* x, int64_t rows, int64_t k_padded, float* panel);
-  /// Four weight rows from row `first` on into a float32 panel [k_padded/16][4][16]; rows beyond the
-  /// matrix are zero.
+  /// Four weight rows from row `first` on into a float32 panel [k_padded/16][4][16]; rows beyond
+  /// the matrix are zero.
   void (*pack_weights)(const WeightMatrix& w, int64_t first, float* panel);
   /// One tile of panels, `steps` = k_padded / 16. y[t * ldy + r * incy] for `rows` by `cols`.
   void (*tile)(const float* x_panel, const float* w_panel, int64_t steps, int64_t rows,
@@ -104,8 +104,8 @@ struct MatMulKernels {
 
 /// One head's open chunk of KDA (model.md 6). Dv is padded to kv_stride, a multiple of 16.
 struct KdaHead {
-  int64_t key_dim = 0;     // dk
-  int64_t value_dim = 0;   // dv
+  int64_t key_dim = 0;    // dk
+  int64_t value_dim = 0;  // dv
   int64_t value_stride = 0;
   const float* state = nullptr;  // S [dk, value_stride], as it was at the start of the chunk
   float* decay = nullptr;        // [16, dk] cumulative decay of every open row

@@ -37,8 +37,8 @@ struct RowReader {
 
   static RowReader At(const WeightMatrix& w, int64_t row) {
     const uint8_t* data = static_cast<const uint8_t*>(w.data) + row * w.ElementBytes(w.cols);
-    return {data, kFormat == WeightFormat::kMxfp4 ? w.scales + row * (w.cols / kSplitBlock)
-                                                  : nullptr};
+    return {data,
+            kFormat == WeightFormat::kMxfp4 ? w.scales + row * (w.cols / kSplitBlock) : nullptr};
   }
 
   HWY_INLINE void Block(int64_t block, V& even, V& odd) const {
@@ -55,8 +55,9 @@ struct RowReader {
     }
   }
 
-  /// The last `count` (fewer than 32) elements, zero-padded; reads no byte beyond them.
-  HWY_INLINE void Tail(int64_t block, int64_t count, V& even, V& odd) const {
+  /// The last `count` (fewer than 32) elements, zero-padded; reads no byte beyond them. MXFP4 rows
+  /// are whole blocks and never come here.
+  HWY_NOINLINE void Tail(int64_t block, int64_t count, V& even, V& odd) const {
     constexpr int64_t kBytes = kFormat == WeightFormat::kF32 ? 4 : 2;
     uint8_t padded[kSplitBlock * kBytes] = {};
     std::memcpy(padded, data + block * kSplitBlock * kBytes, static_cast<size_t>(count * kBytes));
@@ -69,13 +70,13 @@ template <WeightFormat kFormat, int kRows, int kWeights>
 void DirectBlock(const float* const* x, const WeightMatrix& w, int64_t first, float* y,
                  int64_t ldy) {
   RowReader<kFormat> reader[kWeights];
-  Unroll<kWeights>(
-      [&](auto r) HWY_ATTR { reader[r] = RowReader<kFormat>::At(w, first + r); });
+  Unroll<kWeights>([&](auto r) HWY_ATTR { reader[r] = RowReader<kFormat>::At(w, first + r); });
   V sum[kRows][kWeights];
-  Unroll<kRows>([&](auto t) HWY_ATTR {
-    Unroll<kWeights>([&](auto r) HWY_ATTR { sum[t][r] = Set(0.0f); });
-  });
-  const auto step = [&](int64_t block, auto load) HWY_ATTR {
+  Unroll<kRows>(
+      [&](auto t) HWY_ATTR { Unroll<kWeights>([&](auto r) HWY_ATTR { sum[t][r] = Set(0.0f); }); });
+  const int64_t whole = w.cols / kSplitBlock, left = w.cols % kSplitBlock;
+  const int64_t blocks = whole + (left != 0 ? 1 : 0);
+  for (int64_t block = 0; block < blocks; ++block) {
     V even_x[kRows], odd_x[kRows];
     Unroll<kRows>([&](auto t) HWY_ATTR {
       even_x[t] = LoadU(x[t] + block * kSplitBlock);
@@ -83,57 +84,59 @@ void DirectBlock(const float* const* x, const WeightMatrix& w, int64_t first, fl
     });
     Unroll<kWeights>([&](auto r) HWY_ATTR {
       V even, odd;
-      load(reader[r], even, odd);
+      if (HWY_LIKELY(block < whole)) {
+        reader[r].Block(block, even, odd);
+      } else {
+        reader[r].Tail(block, left, even, odd);
+      }
       Unroll<kRows>([&](auto t) HWY_ATTR {
         sum[t][r] = Fma(even, even_x[t], sum[t][r]);
         sum[t][r] = Fma(odd, odd_x[t], sum[t][r]);
       });
     });
-  };
-  const int64_t blocks = w.cols / kSplitBlock;
-  for (int64_t block = 0; block < blocks; ++block) {
-    step(block, [&](const RowReader<kFormat>& row, V& even, V& odd)
-                    HWY_ATTR { row.Block(block, even, odd); });
-  }
-  if constexpr (kFormat != WeightFormat::kMxfp4) {
-    if (const int64_t left = w.cols % kSplitBlock; left != 0) {
-      step(blocks, [&](const RowReader<kFormat>& row, V& even, V& odd)
-                       HWY_ATTR { row.Tail(blocks, left, even, odd); });
-    }
   }
   Unroll<kRows>([&](auto t) HWY_ATTR {
-    Unroll<kWeights>(
-        [&](auto r) HWY_ATTR { y[t * ldy + first + r] = ReduceSum(sum[t][r]); });
+    Unroll<kWeights>([&](auto r) HWY_ATTR { y[t * ldy + first + r] = ReduceSum(sum[t][r]); });
   });
 }
 
 template <WeightFormat kFormat, int kRows>
 void DirectRows(const float* const* x, const WeightMatrix& w, float* y, int64_t ldy) {
   // Enough sums at a time to hide the latency of a fused multiply-add, not more than registers.
-  constexpr int kWeights = kRows <= 2 ? 8 : 4;
+  constexpr int kWeights =
+      kScalarTarget ? 1 : (kParts == 1 ? (kRows <= 2 ? 8 : 4) : (kRows <= 1 ? 4 : 2));
   int64_t r = 0;
   for (; r + kWeights <= w.rows; r += kWeights) {
     DirectBlock<kFormat, kRows, kWeights>(x, w, r, y, ldy);
   }
-  for (; r < w.rows; ++r) DirectBlock<kFormat, kRows, 1>(x, w, r, y, ldy);
+  if constexpr (kWeights > 1) {
+    for (; r < w.rows; ++r) DirectBlock<kFormat, kRows, 1>(x, w, r, y, ldy);
+  }
 }
 
+/// Several rows at once for the formats of the released checkpoint; the others, and the scalar
+/// target, take them one by one.
 template <WeightFormat kFormat>
 void DirectFormat(const float* const* x, int64_t rows, const WeightMatrix& w, float* y,
                   int64_t ldy) {
-  switch (rows) {
-    case 1:
-      return DirectRows<kFormat, 1>(x, w, y, ldy);
-    case 2:
-      return DirectRows<kFormat, 2>(x, w, y, ldy);
-    case 3:
-      return DirectRows<kFormat, 3>(x, w, y, ldy);
-    case 4:
-      return DirectRows<kFormat, 4>(x, w, y, ldy);
-    case 5:
-      return DirectRows<kFormat, 5>(x, w, y, ldy);
-    default:
-      return DirectRows<kFormat, 6>(x, w, y, ldy);
+  constexpr bool kCommon = kFormat == WeightFormat::kBf16 || kFormat == WeightFormat::kMxfp4;
+  if constexpr (kCommon && !kScalarTarget) {
+    switch (rows) {
+      case 1:
+        return DirectRows<kFormat, 1>(x, w, y, ldy);
+      case 2:
+        return DirectRows<kFormat, 2>(x, w, y, ldy);
+      case 3:
+        return DirectRows<kFormat, 3>(x, w, y, ldy);
+      case 4:
+        return DirectRows<kFormat, 4>(x, w, y, ldy);
+      case 5:
+        return DirectRows<kFormat, 5>(x, w, y, ldy);
+      default:
+        return DirectRows<kFormat, 6>(x, w, y, ldy);
+    }
+  } else {
+    for (int64_t t = 0; t < rows; ++t) DirectRows<kFormat, 1>(x + t, w, y + t * ldy, ldy);
   }
 }
 
@@ -155,9 +158,8 @@ template <int kRows, int kCols>
 void DotBlock(const float* x, int64_t ldx, const float* b, int64_t ldb, int64_t k_padded, float* y,
               int64_t ldy) {
   V sum[kRows][kCols];
-  Unroll<kRows>([&](auto t) HWY_ATTR {
-    Unroll<kCols>([&](auto r) HWY_ATTR { sum[t][r] = Set(0.0f); });
-  });
+  Unroll<kRows>([&](auto t)
+                    HWY_ATTR { Unroll<kCols>([&](auto r) HWY_ATTR { sum[t][r] = Set(0.0f); }); });
   for (int64_t k = 0; k < k_padded; k += kLanes) {
     V row[kCols];
     Unroll<kCols>([&](auto r) HWY_ATTR { row[r] = LoadU(b + r * ldb + k); });
@@ -172,11 +174,13 @@ void DotBlock(const float* x, int64_t ldx, const float* b, int64_t ldb, int64_t 
 }
 
 template <int kRows>
-void DotStrip(const float* x, int64_t ldx, const float* b, int64_t ldb, int64_t n,
-              int64_t k_padded, float* y, int64_t ldy) {
+void DotStrip(const float* x, int64_t ldx, const float* b, int64_t ldb, int64_t n, int64_t k_padded,
+              float* y, int64_t ldy) {
   int64_t r = 0;
-  for (; r + kTileCols <= n; r += kTileCols) {
-    DotBlock<kRows, kTileCols>(x, ldx, b + r * ldb, ldb, k_padded, y + r, ldy);
+  if constexpr (!kScalarTarget) {
+    for (; r + kTileCols <= n; r += kTileCols) {
+      DotBlock<kRows, kTileCols>(x, ldx, b + r * ldb, ldb, k_padded, y + r, ldy);
+    }
   }
   for (; r < n; ++r) DotBlock<kRows, 1>(x, ldx, b + r * ldb, ldb, k_padded, y + r, ldy);
 }
@@ -184,8 +188,11 @@ void DotStrip(const float* x, int64_t ldx, const float* b, int64_t ldb, int64_t 
 void DotRows(const float* x, int64_t ldx, int64_t rows, const float* b, int64_t ldb, int64_t n,
              int64_t k_padded, float* y, int64_t ldy) {
   int64_t t = 0;
-  for (; t + 4 <= rows; t += 4) {
-    DotStrip<4>(x + t * ldx, ldx, b, ldb, n, k_padded, y + t * ldy, ldy);
+  if constexpr (!kScalarTarget) {
+    constexpr int kRows = kParts == 1 ? 4 : 2;
+    for (; t + kRows <= rows; t += kRows) {
+      DotStrip<kRows>(x + t * ldx, ldx, b, ldb, n, k_padded, y + t * ldy, ldy);
+    }
   }
   for (; t < rows; ++t) DotStrip<1>(x + t * ldx, ldx, b, ldb, n, k_padded, y + t * ldy, ldy);
 }
@@ -242,21 +249,19 @@ void PackWeights(const WeightMatrix& w, int64_t first, float* panel) {
   }
 }
 
-template <int kRows>
-void TileOf(const float* HWY_RESTRICT x, const float* HWY_RESTRICT w, int64_t steps, int64_t cols,
-            float* y, int64_t ldy, int64_t incy) {
-  constexpr int kCols = static_cast<int>(kTileCols);
+/// kRows by kCols outputs of a tile whose panels hold `x_rows` and four rows a step.
+template <int kRows, int kCols>
+void TileBlock(const float* HWY_RESTRICT x, int64_t x_rows, const float* HWY_RESTRICT w,
+               int64_t steps, int64_t cols, float* y, int64_t ldy, int64_t incy) {
   V sum[kRows][kCols];
-  Unroll<kRows>([&](auto t) HWY_ATTR {
-    Unroll<kCols>([&](auto r) HWY_ATTR { sum[t][r] = Set(0.0f); });
-  });
-  for (int64_t s = 0; s < steps; ++s, x += kRows * kLanes, w += kCols * kLanes) {
+  Unroll<kRows>([&](auto t)
+                    HWY_ATTR { Unroll<kCols>([&](auto r) HWY_ATTR { sum[t][r] = Set(0.0f); }); });
+  for (int64_t s = 0; s < steps; ++s, x += x_rows * kLanes, w += kTileCols * kLanes) {
     V weights[kCols];
     Unroll<kCols>([&](auto r) HWY_ATTR { weights[r] = LoadU(w + r * kLanes); });
     Unroll<kRows>([&](auto t) HWY_ATTR {
       const V a = LoadU(x + t * kLanes);
-      Unroll<kCols>(
-          [&](auto r) HWY_ATTR { sum[t][r] = Fma(weights[r], a, sum[t][r]); });
+      Unroll<kCols>([&](auto r) HWY_ATTR { sum[t][r] = Fma(weights[r], a, sum[t][r]); });
     });
   }
   Unroll<kRows>([&](auto t) HWY_ATTR {
@@ -266,21 +271,41 @@ void TileOf(const float* HWY_RESTRICT x, const float* HWY_RESTRICT w, int64_t st
   });
 }
 
+/// With sixteen AVX2 registers of eight lanes a tile is done in corners of its own.
+template <int kRows>
+void TileRows(const float* x, int64_t x_rows, const float* w, int64_t steps, int64_t cols, float* y,
+              int64_t ldy, int64_t incy) {
+  constexpr int kCols = kScalarTarget ? 1 : (kParts == 1 ? 4 : 2);
+  for (int64_t r = 0; r < cols; r += kCols) {
+    TileBlock<kRows, kCols>(x, x_rows, w + r * kLanes, steps, cols - r, y + r * incy, ldy, incy);
+  }
+}
+
 void Tile(const float* x, const float* w, int64_t steps, int64_t rows, int64_t cols, float* y,
           int64_t ldy, int64_t incy) {
-  switch (rows) {
-    case 1:
-      return TileOf<1>(x, w, steps, cols, y, ldy, incy);
-    case 2:
-      return TileOf<2>(x, w, steps, cols, y, ldy, incy);
-    case 3:
-      return TileOf<3>(x, w, steps, cols, y, ldy, incy);
-    case 4:
-      return TileOf<4>(x, w, steps, cols, y, ldy, incy);
-    case 5:
-      return TileOf<5>(x, w, steps, cols, y, ldy, incy);
-    default:
-      return TileOf<6>(x, w, steps, cols, y, ldy, incy);
+  constexpr int kRowsMax = kScalarTarget ? 1 : (kParts == 1 ? 6 : 2);
+  for (int64_t t = 0; t < rows; t += kRowsMax) {
+    const float* from = x + t * kLanes;
+    float* to = y + t * ldy;
+    switch (HWY_MIN(rows - t, int64_t{kRowsMax})) {
+      case 1:
+        TileRows<1>(from, rows, w, steps, cols, to, ldy, incy);
+        break;
+      case 2:
+        TileRows<HWY_MIN(kRowsMax, 2)>(from, rows, w, steps, cols, to, ldy, incy);
+        break;
+      case 3:
+        TileRows<HWY_MIN(kRowsMax, 3)>(from, rows, w, steps, cols, to, ldy, incy);
+        break;
+      case 4:
+        TileRows<HWY_MIN(kRowsMax, 4)>(from, rows, w, steps, cols, to, ldy, incy);
+        break;
+      case 5:
+        TileRows<HWY_MIN(kRowsMax, 5)>(from, rows, w, steps, cols, to, ldy, incy);
+        break;
+      default:
+        TileRows<kRowsMax>(from, rows, w, steps, cols, to, ldy, incy);
+    }
   }
 }
 

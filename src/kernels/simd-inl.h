@@ -31,8 +31,7 @@ template <int N, typename F>
 HWY_INLINE HWY_ATTR void Unroll(const F& f) {
   [&]<int... I>(std::integer_sequence<int, I...>) HWY_ATTR {
     (f(std::integral_constant<int, I>{}), ...);
-  }
-  (std::make_integer_sequence<int, N>{});
+  }(std::make_integer_sequence<int, N>{});
 }
 
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
@@ -42,6 +41,7 @@ using DI = hn::ScalableTag<int32_t>;
 using DU = hn::ScalableTag<uint32_t>;
 inline constexpr int kParts = kLanes / static_cast<int>(hn::MaxLanes(DF()));
 inline constexpr int kPartLanes = kLanes / kParts;
+inline constexpr bool kScalarTarget = false;
 
 struct V {
   hn::Vec<DF> p[kParts];
@@ -88,11 +88,11 @@ HWY_INLINE void StoreN(V v, float* HWY_RESTRICT x, int64_t n) {
     hn::BlendedStore(v.p[i], hn::FirstN(DF(), static_cast<size_t>(left)), DF(), x + i * kPartLanes);
   }
 }
-#define K3_UNARY(name, expression)               \
-  HWY_INLINE V name(V a) {                       \
-    V r;                                         \
+#define K3_UNARY(name, expression)                   \
+  HWY_INLINE V name(V a) {                           \
+    V r;                                             \
     K3_FOR_PARTS(i) r.p[i] = hn::expression(a.p[i]); \
-    return r;                                    \
+    return r;                                        \
   }
 K3_UNARY(Neg, Neg)
 K3_UNARY(Abs, Abs)
@@ -178,8 +178,7 @@ HWY_INLINE VI ShiftRightInt(VI a) {
 HWY_INLINE float ReduceSum(V v) {
 #if HWY_TARGET == HWY_AVX3
   const __m512 x = v.p[0].raw;
-  const __m256 a =
-      _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+  const __m256 a = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
 #else
   const __m256 a = _mm256_add_ps(v.p[0].raw, v.p[1].raw);
 #endif
@@ -190,8 +189,7 @@ HWY_INLINE float ReduceSum(V v) {
 HWY_INLINE float ReduceMax(V v) {
 #if HWY_TARGET == HWY_AVX3
   const __m512 x = v.p[0].raw;
-  const __m256 a =
-      _mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+  const __m256 a = _mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
 #else
   const __m256 a = _mm256_max_ps(v.p[0].raw, v.p[1].raw);
 #endif
@@ -285,6 +283,9 @@ HWY_INLINE V LoadHalf(const uint8_t* HWY_RESTRICT x) {
 
 #else  // the scalar target
 
+inline constexpr int kParts = kLanes;
+inline constexpr bool kScalarTarget = true;
+
 struct V {
   float p[kLanes];
 };
@@ -295,8 +296,8 @@ struct M {
   bool p[kLanes];
 };
 
-#define K3_LANES(type, expression)          \
-  type r;                                   \
+#define K3_LANES(type, expression)                        \
+  type r;                                                 \
   for (int i = 0; i < kLanes; ++i) r.p[i] = (expression); \
   return r
 

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "base/status.h"
 #include "cache/sequence_state.h"
 #include "ops/exec_context.h"
 
@@ -43,8 +44,18 @@ class ForwardObserver {
   virtual void OnRoute(int64_t layer, std::span<const int32_t> experts) = 0;
 };
 
+/// Whoever makes routed experts ready for use. Called from the thread that drives the pass, after
+/// the router has chosen and before an expert's bytes are read.
+class ExpertSource {
+ public:
+  virtual ~ExpertSource() = default;
+  /// `experts` ascending and distinct. A failure ends the pass; the sequences must not go on.
+  virtual Status Prepare(int64_t layer, std::span<const int32_t> experts) = 0;
+};
+
 struct ForwardContext {
   ops::ExecContext exec;
+  ExpertSource* experts = nullptr;      // may be null: every expert is ready
   ForwardObserver* observer = nullptr;  // may be null
 };
 

@@ -55,8 +55,8 @@ void Head(const ops::ExecContext& exec, const ModelConfig& config, const Paramet
 }
 
 /// One decoder layer on the running sum.
-void Layer(const ForwardContext& ctx, const ModelConfig& config, const LayerParameters& p,
-           int64_t layer, const Batch& batch, AttentionResiduals& residuals) {
+Status Layer(const ForwardContext& ctx, const ModelConfig& config, const LayerParameters& p,
+             int64_t layer, const Batch& batch, AttentionResiduals& residuals) {
   const ops::ExecContext& exec = ctx.exec;
   const int64_t tokens = batch.tokens_count();
   ArenaScope scope(*exec.arena);
@@ -77,9 +77,10 @@ void Layer(const ForwardContext& ctx, const ModelConfig& config, const LayerPara
   if (config.IsDense(layer)) {
     DenseMlp(exec, config, p.mlp, x, out);
   } else {
-    LatentMoe(ctx, config, p.moe, layer, x, out);
+    K3_RETURN_IF_ERROR(LatentMoe(ctx, config, p.moe, layer, x, out));
   }
   residuals.Add(out);
+  return OkStatus();
 }
 
 }  // namespace
@@ -96,7 +97,8 @@ Status Forward(const ForwardContext& ctx, const ModelConfig& config, const Param
                                           .eps = config.rms_norm_eps});
   EmbedTokens(ctx.exec, parameters, batch, residuals.prefix());
   for (int64_t layer = 0; layer < config.layers; ++layer) {
-    Layer(ctx, config, parameters.layers[static_cast<size_t>(layer)], layer, batch, residuals);
+    const LayerParameters& p = parameters.layers[static_cast<size_t>(layer)];
+    K3_RETURN_IF_ERROR(Layer(ctx, config, p, layer, batch, residuals));
     if (ctx.observer != nullptr) {
       ctx.observer->OnHidden(
           layer, {residuals.prefix(), static_cast<size_t>(tokens * config.hidden_size)});

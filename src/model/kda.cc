@@ -92,9 +92,7 @@ class HeadRunner {
   }
 
  private:
-  float* State() {
-    return state_.state.data() + head_ * kda_.head_dim * state_.value_stride;
-  }
+  float* State() { return state_.state.data() + head_ * kda_.head_dim * state_.value_stride; }
 
   kernels::KdaHead OpenChunk() {
     const int64_t rows = kChunkTokens * kda_.head_dim;
@@ -109,8 +107,8 @@ class HeadRunner {
   }
 
   /// Rows of one chunk: convolutions, norms, gates, the chunk kernel, output norm and gate.
-  void RunRows(const kernels::KdaHead& open, int64_t begin, int64_t done, int64_t row,
-               int64_t rows, float* out) {
+  void RunRows(const kernels::KdaHead& open, int64_t begin, int64_t done, int64_t row, int64_t rows,
+               float* out) {
     const auto& e = kernel_.elementwise;
     const int64_t n = kda_.head_dim, at = head_ * n;
     float* q = scratch_;
@@ -166,8 +164,8 @@ class HeadRunner {
     const float* rows[16];
     for (int64_t j = 0; j <= kept; ++j) {
       const int64_t source = t - kept + j;
-      rows[j] = source >= 0 ? u + (begin + source) * channels_ + head_ * n
-                            : Kept(kept + source, which);
+      rows[j] =
+          source >= 0 ? u + (begin + source) * channels_ + head_ * n : Kept(kept + source, which);
     }
     kernel_.elementwise.conv_silu(rows, taps.data() + head_ * n, channels_, kept + 1, n, y);
   }
@@ -183,10 +181,9 @@ class HeadRunner {
     for (int64_t row = 0; row < kept; ++row) {
       const int64_t source = count - kept + row;
       for (int64_t which = 0; which < 3; ++which) {
-        const float* from =
-            source >= 0
-                ? inputs[static_cast<size_t>(which)] + (begin + source) * channels_ + head_ * n
-                : Kept(kept + source, which);
+        const float* from = source >= 0 ? inputs[static_cast<size_t>(which)] +
+                                              (begin + source) * channels_ + head_ * n
+                                        : Kept(kept + source, which);
         std::copy(from, from + n, Kept(row, which));
       }
     }
@@ -220,8 +217,7 @@ void Kda(const ops::ExecContext& exec, const ModelConfig& config, const KdaParam
     begins[s] = begin_at;
     begin_at += static_cast<int64_t>(batch.segments[static_cast<size_t>(s)].tokens.size());
   }
-  const int64_t scratch_floats =
-      HeadRunner::ScratchFloats(kda, (kda.head_dim + 15) / 16 * 16);
+  const int64_t scratch_floats = HeadRunner::ScratchFloats(kda, (kda.head_dim + 15) / 16 * 16);
   float* scratch = exec.arena->Allocate<float>(scratch_floats * exec.pool->threads_count());
   exec.pool->ParallelFor(segments * kda.heads, 1, [&](int64_t begin, int64_t end, int worker) {
     for (int64_t i = begin; i < end; ++i) {

@@ -64,6 +64,17 @@ Routing Route(const ops::ExecContext& exec, const MoeConfig& moe, const Vector& 
   return r;
 }
 
+Status PrepareExperts(const ForwardContext& ctx, int64_t layer, int64_t experts,
+                      const Routing& routing) {
+  if (ctx.experts == nullptr) return OkStatus();
+  int32_t* chosen = ctx.exec.arena->Allocate<int32_t>(experts);
+  size_t count = 0;
+  for (int64_t e = 0; e < experts; ++e) {
+    if (routing.first[e + 1] > routing.first[e]) chosen[count++] = static_cast<int32_t>(e);
+  }
+  return ctx.experts->Prepare(layer, {chosen, count});
+}
+
 /// The experts that have tokens, with their rows of a set.
 struct Group {
   int64_t expert;
@@ -71,8 +82,8 @@ struct Group {
   ops::RowSet rows;
 };
 
-/// Runs the chosen experts on latent rows z; y [T k, latent] in expert-major order. The shared MLP's
-/// second half rides along, so that the threads meet once less.
+/// Runs the chosen experts on latent rows z; y [T k, latent] in expert-major order. The shared
+/// MLP's second half rides along, so that the threads meet once less.
 void RunExperts(const ops::ExecContext& exec, const ModelConfig& config, const MoeParameters& p,
                 const Routing& routing, const ops::RowSet& z, const ops::LinearTask& shared_down,
                 float* y) {
@@ -127,8 +138,8 @@ void Combine(const ops::ExecContext& exec, const Routing& routing, int64_t token
       float* sum = out + t * width;
       std::memset(sum, 0, static_cast<size_t>(width) * sizeof(float));
       for (int64_t i = t * k; i < (t + 1) * k; ++i) {
-        exec.kernels->elementwise.scaled_add(routing.weights[i], y + routing.slot[i] * width,
-                                             width, sum);
+        exec.kernels->elementwise.scaled_add(routing.weights[i], y + routing.slot[i] * width, width,
+                                             sum);
       }
     }
   });
@@ -150,8 +161,8 @@ void DenseMlp(const ops::ExecContext& exec, const ModelConfig& config,
   ops::Linear(exec, {&down, 1});
 }
 
-void LatentMoe(const ForwardContext& ctx, const ModelConfig& config,
-               const MoeParameters& parameters, int64_t layer, const ops::RowSet& x, float* out) {
+Status LatentMoe(const ForwardContext& ctx, const ModelConfig& config,
+                 const MoeParameters& parameters, int64_t layer, const ops::RowSet& x, float* out) {
   const ops::ExecContext& exec = ctx.exec;
   ArenaScope scope(*exec.arena);
   const MoeConfig& moe = config.moe;
@@ -179,6 +190,7 @@ void LatentMoe(const ForwardContext& ctx, const ModelConfig& config,
   if (ctx.observer != nullptr) {
     ctx.observer->OnRoute(layer, {routing.experts, static_cast<size_t>(t * k)});
   }
+  K3_RETURN_IF_ERROR(PrepareExperts(ctx, layer, moe.experts, routing));
   const ops::RowSet z = has_latent ? ops::SplitRows(exec, latent, t, width, width) : x;
   ops::RowSet shared;
   ops::LinearTask shared_down;
@@ -201,6 +213,7 @@ void LatentMoe(const ForwardContext& ctx, const ModelConfig& config,
     Combine(exec, routing, t, k, width, expert_out, out);
   }
   if (has_shared) ops::AddRows(exec, shared_out, t, d, out);
+  return OkStatus();
 }
 
 }  // namespace k3::model

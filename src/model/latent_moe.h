@@ -15,7 +15,8 @@ void DenseMlp(const ops::ExecContext& exec, const ModelConfig& config,
 
 /// out [T, D] = W_up_latent RMS(sum of the chosen experts in latent space) + shared(x). A token's
 /// routed sum is taken in ascending expert order, ties of the choice go to the lower expert.
-void LatentMoe(const ForwardContext& ctx, const ModelConfig& config,
-               const MoeParameters& parameters, int64_t layer, const ops::RowSet& x, float* out);
+/// Fails only when the context's expert source does.
+Status LatentMoe(const ForwardContext& ctx, const ModelConfig& config,
+                 const MoeParameters& parameters, int64_t layer, const ops::RowSet& x, float* out);
 
 }  // namespace k3::model

@@ -112,7 +112,8 @@ class AbsorbedQuery {
   void ExpandValue(int64_t head) {
     float* value = value_ + head * latent_;
     kernel_.elementwise.scale(1.0f / total_[head].sum, value, latent_, value);
-    kernel_.linear.direct(&value, 1, HeadRows(head, mla_.qk_nope_dim, mla_.qk_nope_dim + mla_.v_dim),
+    kernel_.linear.direct(&value, 1,
+                          HeadRows(head, mla_.qk_nope_dim, mla_.qk_nope_dim + mla_.v_dim),
                           out_ + head * mla_.v_dim, mla_.v_dim);
   }
 

@@ -21,8 +21,8 @@ inline float MlaScale(const MlaConfig& mla) {
 struct MlaQueries {
   const float* q = nullptr;  // [count, H (N + R)]
   int64_t count = 0;
-  int64_t start = 0;         // position of the first query; its own latent is in the cache
-  float* out = nullptr;      // [count, H V]
+  int64_t start = 0;     // position of the first query; its own latent is in the cache
+  float* out = nullptr;  // [count, H V]
 };
 
 /// A running softmax over blocks: value / sum is the result so far.

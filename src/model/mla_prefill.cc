@@ -71,15 +71,13 @@ class PrefillHead {
     int64_t weight_panels, row_panels, keys, values, scores, block_out;
   };
 
-  float* Out(int64_t query) {
-    return queries_.out + (query * mla_.heads + head_) * mla_.v_dim;
-  }
+  float* Out(int64_t query) { return queries_.out + (query * mla_.heads + head_) * mla_.v_dim; }
 
   /// Key rows and value rows are packed apart, so that a tile holds one kind only.
   void PackWeights() {
     float* panel = weight_panels_;
-    for (const auto& [begin, end] : {std::pair{int64_t{0}, mla_.qk_nope_dim},
-                                     std::pair{mla_.qk_nope_dim, weights_.rows}}) {
+    for (const auto& [begin, end] :
+         {std::pair{int64_t{0}, mla_.qk_nope_dim}, std::pair{mla_.qk_nope_dim, weights_.rows}}) {
       const WeightMatrix part = weights_.Rows(begin, end);
       for (int64_t r = 0; r < part.rows; r += kTileCols) {
         kernel_.linear.pack_weights(part, r, panel);
@@ -113,9 +111,8 @@ class PrefillHead {
         panel += kTileCols * latent;
       }
       for (int64_t r = 0; r < mla_.v_dim; r += kTileCols) {
-        kernel_.linear.tile(row_panels_, panel, steps_, rows,
-                            std::min(kTileCols, mla_.v_dim - r), values_ + s * mla_.v_dim + r,
-                            mla_.v_dim, 1);
+        kernel_.linear.tile(row_panels_, panel, steps_, rows, std::min(kTileCols, mla_.v_dim - r),
+                            values_ + s * mla_.v_dim + r, mla_.v_dim, 1);
         panel += kTileCols * latent;
       }
     }
@@ -143,8 +140,8 @@ class PrefillHead {
     kernel_.matmul.f32(scores_, kPageTokens, values_, mla_.v_dim, count, tokens, mla_.v_dim, false,
                        block_out_, mla_.v_dim);
     for (int64_t i = 0; i < count; ++i) {
-      MergePartial(kernel_, partial[i], block_out_ + i * mla_.v_dim, mla_.v_dim,
-                   totals_[begin + i], Out(begin + i));
+      MergePartial(kernel_, partial[i], block_out_ + i * mla_.v_dim, mla_.v_dim, totals_[begin + i],
+                   Out(begin + i));
     }
   }
 

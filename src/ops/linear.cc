@@ -52,8 +52,7 @@ void RunPanels(const ExecContext& ctx, const Piece& piece, float* weight_panels)
   for (int64_t r = piece.begin; r < piece.end; r += kTileCols) {
     kernel.pack_weights(task.w, r, weight_panels + (r - piece.begin) * k);
   }
-  const int64_t block =
-      kTileRows * std::max<int64_t>(kRowPanelBytes / (kTileRows * k * 4), 1);
+  const int64_t block = kTileRows * std::max<int64_t>(kRowPanelBytes / (kTileRows * k * 4), 1);
   for (int64_t t0 = 0; t0 < rows; t0 += block) {
     const int64_t t_end = std::min(t0 + block, rows);
     for (int64_t r = piece.begin; r < piece.end; r += kTileCols) {

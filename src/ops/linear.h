@@ -36,8 +36,8 @@ void PackPanels(const ExecContext& ctx, std::span<RowSet> sets);
 
 struct LinearTask {
   const RowSet* x = nullptr;
-  WeightMatrix w;        // [n, k]; k equals x->k
-  float* y = nullptr;    // [x->count, n] at stride ldy
+  WeightMatrix w;      // [n, k]; k equals x->k
+  float* y = nullptr;  // [x->count, n] at stride ldy
   int64_t ldy = 0;
 };
 

@@ -56,13 +56,14 @@ RowSet SituRows(const ExecContext& ctx, float* gate, const float* up, int64_t co
 void Embed(const ExecContext& ctx, const WeightMatrix& table, std::span<const int32_t> ids,
            float* y) {
   K3_CHECK(table.format != WeightFormat::kMxfp4, "embeddings are not MXFP4");
-  ctx.pool->ParallelFor(static_cast<int64_t>(ids.size()), kGrain,
-                        [&](int64_t begin, int64_t end, int) {
-    for (int64_t t = begin; t < end; ++t) {
-      const WeightMatrix row = table.Rows(ids[static_cast<size_t>(t)], ids[static_cast<size_t>(t)] + 1);
-      ctx.kernels->elementwise.widen(row.data, table.format, table.cols, y + t * table.cols);
-    }
-  });
+  ctx.pool->ParallelFor(
+      static_cast<int64_t>(ids.size()), kGrain, [&](int64_t begin, int64_t end, int) {
+        for (int64_t t = begin; t < end; ++t) {
+          const WeightMatrix row =
+              table.Rows(ids[static_cast<size_t>(t)], ids[static_cast<size_t>(t)] + 1);
+          ctx.kernels->elementwise.widen(row.data, table.format, table.cols, y + t * table.cols);
+        }
+      });
 }
 
 void AddRows(const ExecContext& ctx, const float* x, int64_t count, int64_t n, float* y) {

@@ -241,8 +241,8 @@ TEST(SamplerTest, ATokenIsAFunctionOfSeedStepAndLogits) {
   const Logits logits = RandomLogits(1000, 1.0f, 4);
   const SamplingOptions options{.seed = 42};
   Sampler sampler(options);
-  std::vector<int32_t> ids;
-  for (int i = 0; i < 30; ++i) ids.push_back(sampler.Next(logits)->id);
+  std::vector<int32_t> ids(30);
+  for (int32_t& id : ids) id = sampler.Next(logits)->id;
   // Whatever the other steps saw, step 20 is the same; a failed call is no step.
   Sampler other(options);
   for (int i = 0; i < 20; ++i) EXPECT_TRUE(other.Next(Logits{0, 1, 2}).ok());
@@ -254,8 +254,8 @@ TEST(SamplerTest, ATokenIsAFunctionOfSeedStepAndLogits) {
   Sampler filtered({.top_k = 1000, .top_p = 1.0f, .min_p = 1e-30f, .seed = 42});
   for (const int32_t id : ids) EXPECT_EQ(filtered.Next(logits)->id, id);
   Sampler reseeded({.seed = 43});
-  std::vector<int32_t> others;
-  for (int i = 0; i < 30; ++i) others.push_back(reseeded.Next(logits)->id);
+  std::vector<int32_t> others(30);
+  for (int32_t& id : others) id = reseeded.Next(logits)->id;
   EXPECT_NE(others, ids);
 }
 

@@ -27,7 +27,7 @@ Status SystemError(std::string_view what, const std::string& path, int error) {
 Result<int> OpenRegular(const std::string& path, int64_t* size) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return SystemError("cannot open", path, errno);
-  struct stat info {};
+  struct stat info{};
   if (fstat(fd, &info) != 0) {
     const int error = errno;
     close(fd);
@@ -50,13 +50,13 @@ class RealReadableFile : public ReadableFile {
   Status ReadAt(int64_t offset, std::span<std::byte> out) override {
     size_t done = 0;
     while (done < out.size()) {
-      const ssize_t n = pread(fd_, out.data() + done, out.size() - done,
-                              offset + static_cast<int64_t>(done));
+      const ssize_t n =
+          pread(fd_, out.data() + done, out.size() - done, offset + static_cast<int64_t>(done));
       if (n < 0 && errno == EINTR) continue;
       if (n < 0) return SystemError("cannot read", path_, errno);
       if (n == 0) {
-        return Corruption(fmt::format("{}: the file ends at byte {}, wanted {} bytes from {}", path_,
-                                      size_, out.size(), offset));
+        return Corruption(fmt::format("{}: the file ends at byte {}, wanted {} bytes from {}",
+                                      path_, size_, out.size(), offset));
       }
       done += static_cast<size_t>(n);
     }
@@ -115,7 +115,8 @@ class RealFileSystem : public FileSystem {
     return std::unique_ptr<WritableFile>(std::make_unique<RealWritableFile>(path, fd));
   }
   Status Rename(const std::string& from, const std::string& to) override {
-    if (rename(from.c_str(), to.c_str()) != 0) return SystemError("cannot rename to " + to, from, errno);
+    if (rename(from.c_str(), to.c_str()) != 0)
+      return SystemError("cannot rename to " + to, from, errno);
     return OkStatus();
   }
   Status Remove(const std::string& path) override {
@@ -134,7 +135,8 @@ class RealFileSystem : public FileSystem {
     const int failed = fsync(fd) != 0 ? errno : 0;
     close(fd);
     // Some file systems refuse fsync on a directory; the rename itself has been done.
-    if (failed != 0 && failed != EINVAL) return SystemError("cannot sync the directory", path, failed);
+    if (failed != 0 && failed != EINVAL)
+      return SystemError("cannot sync the directory", path, failed);
     return OkStatus();
   }
   bool Exists(const std::string& path) override { return access(path.c_str(), F_OK) == 0; }
@@ -158,8 +160,8 @@ std::unique_ptr<FileSystem> MakeRealFileSystem() { return std::make_unique<RealF
 Result<std::string> ReadWholeFile(FileSystem& files, const std::string& path, int64_t bytes_max) {
   K3_TRY(std::unique_ptr<ReadableFile> file, files.OpenReadable(path));
   if (file->size() > bytes_max) {
-    return InvalidArgument(fmt::format("{}: expected at most {} bytes, found {}", path, bytes_max,
-                                       file->size()));
+    return InvalidArgument(
+        fmt::format("{}: expected at most {} bytes, found {}", path, bytes_max, file->size()));
   }
   std::string content(static_cast<size_t>(file->size()), '\0');
   K3_RETURN_IF_ERROR(file->ReadAt(0, std::as_writable_bytes(std::span<char>(content))));

@@ -63,8 +63,8 @@ MemoryFacts ReadMemoryFacts() {
   if (limit > 0) {
     facts.total_bytes = std::min(facts.total_bytes, limit);
     // Page cache counts as used but is given back on demand.
-    const int64_t cached = std::max<int64_t>(
-        ProcValue("/sys/fs/cgroup/memory.stat", "inactive_file "), 0);
+    const int64_t cached =
+        std::max<int64_t>(ProcValue("/sys/fs/cgroup/memory.stat", "inactive_file "), 0);
     if (used >= 0) {
       facts.available_bytes =
           std::min(facts.available_bytes, std::max<int64_t>(limit - used + cached, 0));

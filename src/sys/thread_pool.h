@@ -6,8 +6,9 @@
 // The caller works too, as worker 0. Ranges are multiples of `grain` (the last may be short) and
 // which worker runs a range is not fixed, so a result must not depend on it: every output element
 // is computed whole inside one range. No nesting. One ParallelFor at a time, from one thread.
-// Idle workers spin for a short time, then sleep. Every worker runs with the same floating-point
-// control word: round to nearest, denormals kept.
+// Idle workers spin for a short time, then sleep. A loop waits only for workers that have taken a
+// range: one that the system does not schedule holds nobody up. Every worker runs with the same
+// floating-point control word: round to nearest, denormals kept.
 
 #include <atomic>
 #include <condition_variable>
@@ -41,9 +42,12 @@ class ThreadPool {
       fn(int64_t{0}, count, 0);
       return;
     }
-    Run(count, grain, [](const void* f, int64_t begin, int64_t end, int worker) {
-      (*static_cast<const Fn*>(f))(begin, end, worker);
-    }, &fn);
+    Run(
+        count, grain,
+        [](const void* f, int64_t begin, int64_t end, int worker) {
+          (*static_cast<const Fn*>(f))(begin, end, worker);
+        },
+        &fn);
   }
 
  private:
@@ -51,19 +55,24 @@ class ThreadPool {
 
   void Run(int64_t count, int64_t grain, Body body, const void* fn);
   void WorkerLoop(int worker);
+  /// Waits until the current job is another than `seen` and returns its number.
+  uint64_t AwaitJob(uint64_t seen);
+  /// Steps into a job, unless it is closed already.
+  bool Join(uint64_t job);
   void Work(int worker);
 
   const int threads_count_;
   std::vector<std::thread> threads_;
 
-  // The current job: written by the caller before `epoch_` is raised, read by workers after.
+  // The current job. Written by the caller while `gate_` is shut; a worker reads it only between
+  // joining and leaving.
   Body body_ = nullptr;
   const void* fn_ = nullptr;
   int64_t count_ = 0;
   int64_t grain_ = 1;
   alignas(64) std::atomic<int64_t> next_{0};
-  alignas(64) std::atomic<int> busy_{0};
-  alignas(64) std::atomic<uint64_t> epoch_{0};
+  // The job's number in the upper 32 bits, kOpen while it may be joined, and the workers inside.
+  alignas(64) std::atomic<uint64_t> gate_{0};
   std::atomic<bool> stop_{false};
   std::atomic<bool> in_use_{false};
   std::atomic<int> sleepers_{0};

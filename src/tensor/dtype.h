@@ -7,7 +7,20 @@
 
 namespace k3 {
 
-enum class DType : uint8_t { kF32, kF16, kBF16, kF64, kU8, kI8, kI16, kI32, kI64, kBool, kF8E4M3, kF8E5M2 };
+enum class DType : uint8_t {
+  kF32,
+  kF16,
+  kBF16,
+  kF64,
+  kU8,
+  kI8,
+  kI16,
+  kI32,
+  kI64,
+  kBool,
+  kF8E4M3,
+  kF8E5M2
+};
 
 /// Bytes of one element.
 int64_t DTypeBytes(DType dtype);

@@ -44,7 +44,8 @@ void PackMxfp4Row(std::span<const float> row, uint8_t* codes, uint8_t* scales) {
           std::begin(kMidpoints));
       const uint8_t signed_code = static_cast<uint8_t>(code | (x[i] < 0 ? 8 : 0));
       const size_t at = block * kMxfp4BlockSize + i;
-      codes[at / 2] = static_cast<uint8_t>(codes[at / 2] | (at % 2 == 0 ? signed_code : signed_code << 4));
+      codes[at / 2] =
+          static_cast<uint8_t>(codes[at / 2] | (at % 2 == 0 ? signed_code : signed_code << 4));
     }
   }
 }

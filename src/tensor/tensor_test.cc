@@ -61,8 +61,8 @@ TEST(FormatsTest, HalfAgreesWithTheCompiler) {
       EXPECT_EQ(std::isnan(value), mantissa != 0);
       continue;
     }
-    const double magnitude = exponent == 0 ? std::ldexp(mantissa, -24)
-                                           : std::ldexp(1024 + mantissa, exponent - 25);
+    const double magnitude =
+        exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25);
     EXPECT_EQ(value, static_cast<float>(bits >> 15 ? -magnitude : magnitude));
   }
 }

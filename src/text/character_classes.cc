@@ -52,14 +52,18 @@ uint8_t FlagsOf(UChar32 code_point, UCharCategory category) {
   return flags;
 }
 
+struct FlatTable {
+  uint8_t* flags;  // [kCodePoints]
+};
+
 // Called by ICU for each range of one category. Unassigned, private and surrogate code points have
 // none of the flags.
 UBool FillRange(const void* context, UChar32 start, UChar32 limit, UCharCategory category) {
   if (category == U_UNASSIGNED || category == U_PRIVATE_USE_CHAR || category == U_SURROGATE) {
     return true;
   }
-  auto* flat = static_cast<uint8_t* const*>(context);
-  for (UChar32 c = start; c < limit; ++c) (*flat)[c] = FlagsOf(c, category);
+  const auto* table = static_cast<const FlatTable*>(context);
+  for (UChar32 c = start; c < limit; ++c) table->flags[c] = FlagsOf(c, category);
   return true;
 }
 
@@ -67,8 +71,8 @@ UBool FillRange(const void* context, UChar32 start, UChar32 limit, UCharCategory
 
 CharacterClasses::CharacterClasses() {
   std::string flat(kCodePoints, '\0');
-  auto* data = reinterpret_cast<uint8_t*>(flat.data());
-  u_enumCharTypes(FillRange, &data);
+  const FlatTable table{reinterpret_cast<uint8_t*>(flat.data())};
+  u_enumCharTypes(FillRange, &table);
 
   std::map<std::string_view, uint16_t> seen;
   for (uint32_t start = 0; start < kCodePoints; start += kBlockSize) {

@@ -57,8 +57,9 @@ bool DecodeBase64(std::string_view text, std::string* bytes) {
 
 std::optional<int64_t> ParseRank(std::string_view text) {
   int64_t rank = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, rank);
+  const char* begin = text.data();
+  const char* end = begin + text.size();
+  const auto [stop, error] = std::from_chars(begin, end, rank);
   if (error != std::errc() || stop != end || rank < 0) return std::nullopt;
   return rank;
 }

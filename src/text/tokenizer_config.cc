@@ -20,8 +20,9 @@ Status Expected(std::string_view where, std::string_view field, std::string_view
 // Canonical decimal, so that no id can be written in two ways.
 std::optional<int64_t> ParseId(std::string_view text) {
   int64_t id = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, id);
+  const char* begin = text.data();
+  const char* end = begin + text.size();
+  const auto [stop, error] = std::from_chars(begin, end, id);
   if (error != std::errc() || stop != end || id < 0) return std::nullopt;
   if (text.size() > 1 && text[0] == '0') return std::nullopt;
   return id;

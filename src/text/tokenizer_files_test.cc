@@ -223,7 +223,7 @@ TEST(TokenizerFilesTest, MergesHostileTextInLinearTime) {
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     ASSERT_TRUE(ids.ok());
     EXPECT_EQ(*tokenizer->Decode(*ids), text);
-    EXPECT_LT(seconds, 5.0);
+    EXPECT_LT(seconds, 20.0);
     std::printf("2 MB of %s with merges: %.3f s, %zu ids\n", QuoteForMessage(unit).c_str(), seconds,
                 ids->size());
   }

@@ -75,7 +75,7 @@ std::vector<uint8_t> CodePairs(double sigma_in_units, std::span<const float> nor
   std::array<uint8_t, kCodeQuantiles> codes{};
   const double inside = 2 * NormalCdf(8 / sigma_in_units) - 1;
   for (size_t i = 0; i < kCodeQuantiles / 2; ++i) {
-    const double p = (static_cast<double>(i) + 0.5) / (kCodeQuantiles / 2);
+    const double p = 2 * (static_cast<double>(i) + 0.5) / kCodeQuantiles;
     const size_t at = static_cast<size_t>((0.5 + 0.5 * inside * p) * kQuantiles);
     const uint8_t code = MagnitudeCode(static_cast<double>(normal[at]) * sigma_in_units);
     codes[i] = code;

@@ -35,6 +35,7 @@ class WeightsTest : public ::testing::Test {
   /// A checkpoint of just these tensors.
   Checkpoint Make(const std::vector<Stored>& tensors) {
     std::vector<TensorDeclaration> declarations;
+    declarations.reserve(tensors.size());
     for (const Stored& tensor : tensors) declarations.push_back(tensor.declaration);
     SafetensorsWriter writer =
         *SafetensorsWriter::Create(*files_, JoinPath(dir_, kSingleShardFileName), declarations);

@@ -219,6 +219,7 @@ class State(unittest.TestCase):
     def test_static_initialisers(self):
         self.assertEqual(names("const std::string kName = 0;\n"), ["static-initialiser"])
         self.assertEqual(names("const std::vector<int> kA = {1, 2};\n"), ["static-initialiser"])
+        self.assertEqual(names("const std::string kName = 0;\n", "src/base/a_test.cc"), [])
 
     def test_local_statics(self):
         self.assertEqual(names("int F() {\n  static int n = 0;\n  return ++n;\n}\n"),

@@ -8,7 +8,8 @@
 
 namespace k3::kernels {
 
-/// c = a b, all [size, size] row-major float32, on this thread alone. Unimplemented without oneDNN.
-Status OnednnSgemm(int64_t size, const float* a, const float* b, float* c);
+/// c [m, n] = a [m, k] b [k, n], row-major float32, on the calling thread alone (oneDNN's own
+/// threads are switched off for it). Unimplemented without oneDNN.
+Status OnednnSgemm(int64_t m, int64_t n, int64_t k, const float* a, const float* b, float* c);
 
 }  // namespace k3::kernels

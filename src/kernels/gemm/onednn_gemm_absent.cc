@@ -2,7 +2,7 @@
 
 namespace k3::kernels {
 
-Status OnednnSgemm(int64_t, const float*, const float*, float*) {
+Status OnednnSgemm(int64_t, int64_t, int64_t, const float*, const float*, float*) {
   return Unimplemented("this build has no oneDNN; install libdnnl-dev and configure again");
 }
 

@@ -1,0 +1,152 @@
+#include "terminal.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "base/clock.h"
+#include "base/limits.h"
+#include "sys/file.h"
+
+namespace k3::cli {
+namespace {
+
+constexpr int64_t kDrawDelayNs = 500'000'000;
+constexpr int64_t kRedrawNs = 100'000'000;
+constexpr int64_t kBarColumns = 30;
+
+// style-ok(global-state): a signal handler can reach nothing but a global.
+volatile sig_atomic_t interrupted = 0;
+
+void OnInterrupt(int /*signal*/) { interrupted = 1; }
+
+/// Writes to standard error as well as it goes: there is nowhere to report that this failed.
+void WriteError(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t n = write(STDERR_FILENO, text.data(), text.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return;
+    text.remove_prefix(static_cast<size_t>(n));
+  }
+}
+
+void WaitUntilWritable() {
+  pollfd entry{STDOUT_FILENO, POLLOUT, 0};
+  // Whatever comes back, the next write tells.
+  (void)poll(&entry, 1, -1);
+}
+
+}  // namespace
+
+Status WriteOutput(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t n = write(STDOUT_FILENO, text.data(), text.size());
+    if (n >= 0) {
+      text.remove_prefix(static_cast<size_t>(n));
+      continue;
+    }
+    const int error = errno;
+    if (error == EINTR) continue;
+    if (error == EAGAIN || error == EWOULDBLOCK) {
+      WaitUntilWritable();
+      continue;
+    }
+    if (error == EPIPE) return Cancelled("the reader of standard output went away");
+    std::string message = fmt::format("standard output: cannot write: {}", std::strerror(error));
+    if (error == ENOSPC || error == EDQUOT) return ResourceExhausted(std::move(message));
+    return IoError(std::move(message));
+  }
+  return OkStatus();
+}
+
+void PrintNotice(std::string_view text) { WriteError(fmt::format("k3: {}\n", text)); }
+
+Result<std::string> ReadStandardInput(int64_t bytes_max) {
+  std::string text;
+  std::array<char, 64 << 10> buffer;
+  while (true) {
+    const ssize_t n = read(STDIN_FILENO, buffer.data(), buffer.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) {
+      return IoError(fmt::format("standard input: cannot read: {}", std::strerror(errno)));
+    }
+    if (n == 0) return text;
+    text.append(buffer.data(), static_cast<size_t>(n));
+    if (std::ssize(text) > bytes_max) {
+      return InvalidArgument(
+          fmt::format("standard input: expected at most {} bytes, found more", bytes_max));
+    }
+  }
+}
+
+Result<std::string> ReadTextArgument(const std::string& text, const std::string& file) {
+  if (!file.empty()) {
+    const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
+    return ReadWholeFile(*files, file, limits::kPromptBytesMax);
+  }
+  if (text == "-") return ReadStandardInput(limits::kPromptBytesMax);
+  return text;
+}
+
+ProgressBar::ProgressBar(std::string label)
+    : label_(std::move(label)),
+      enabled_(isatty(STDERR_FILENO) != 0),
+      start_ns_(MonotonicNanoseconds()),
+      next_draw_ns_(start_ns_ + kDrawDelayNs) {}
+
+void ProgressBar::Update(int64_t done, int64_t total) {
+  if (!enabled_ || total <= 0) return;
+  const int64_t now_ns = MonotonicNanoseconds();
+  if (now_ns < next_draw_ns_) return;
+  next_draw_ns_ = now_ns + kRedrawNs;
+  const double share = std::clamp(static_cast<double>(done) / static_cast<double>(total), 0.0, 1.0);
+  const size_t filled = static_cast<size_t>(share * kBarColumns);
+  std::string rest;
+  if (share > 0) {
+    const double seconds = SecondsBetween(start_ns_, now_ns) * (1 - share) / share;
+    rest = fmt::format("{:.0f} s left", seconds);
+  }
+  WriteError(fmt::format("\r{} [{}{}] {:3.0f} % {}\033[K", label_, std::string(filled, '='),
+                         std::string(kBarColumns - filled, ' '), share * 100, rest));
+  drawn_ = true;
+}
+
+void ProgressBar::Clear() {
+  if (drawn_) WriteError("\r\033[K");
+  drawn_ = false;
+}
+
+void CatchInterrupt() {
+  struct sigaction action{};
+  action.sa_handler = OnInterrupt;
+  // The default comes back at once, so that a second Ctrl-C ends a pass that takes minutes.
+  action.sa_flags = SA_RESETHAND | SA_RESTART;
+  sigaction(SIGINT, &action, nullptr);
+}
+
+bool WasInterrupted() { return interrupted != 0; }
+
+void IgnoreWriteSignals() {
+  signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);
+}
+
+std::string FormatBytes(int64_t bytes) {
+  constexpr std::array<const char*, 5> kUnits = {"KiB", "MiB", "GiB", "TiB", "PiB"};
+  if (bytes < 1024) return fmt::format("{} B", bytes);
+  double value = static_cast<double>(bytes) / 1024;
+  size_t unit = 0;
+  while (value >= 1024 && unit + 1 < kUnits.size()) {
+    value /= 1024;
+    ++unit;
+  }
+  return fmt::format("{:.2f} {}", value, kUnits[unit]);
+}
+
+}  // namespace k3::cli

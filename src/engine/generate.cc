@@ -1,0 +1,92 @@
+#include "engine/generate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/clock.h"
+
+namespace k3 {
+namespace {
+
+Status CheckRequest(const ModelConfig& config, int64_t position, std::span<const int32_t> prompt,
+                    const GenerateOptions& options) {
+  K3_RETURN_IF_ERROR(options.sampling.Validate());
+  if (options.max_tokens < 0) {
+    return InvalidArgument(
+        fmt::format("max_tokens: expected 0 or more, found {}", options.max_tokens));
+  }
+  if (prompt.empty()) return InvalidArgument("the prompt is empty: expected at least one token");
+  for (size_t i = 0; i < prompt.size(); ++i) {
+    if (prompt[i] < 0 || prompt[i] >= config.vocab_size) {
+      return InvalidArgument(fmt::format("prompt token {}: expected an id in [0, {}), found {}", i,
+                                         config.vocab_size, prompt[i]));
+    }
+  }
+  const int64_t end = position + std::ssize(prompt);
+  const int64_t room_wanted = options.max_tokens > 0 ? 1 : 0;
+  if (end + room_wanted > config.context_max) {
+    return InvalidArgument(fmt::format(
+        "the prompt ends at token {}, which leaves no room in the model's context of {}; shorten "
+        "the prompt",
+        end, config.context_max));
+  }
+  return OkStatus();
+}
+
+/// Reads the prompt; false when the sink cancelled.
+Result<bool> ReadPrompt(Session& session, std::span<const int32_t> prompt, int64_t chunk,
+                        std::span<float> logits, TokenSink& sink) {
+  const size_t step = static_cast<size_t>(std::max<int64_t>(chunk, 1));
+  for (size_t at = 0; at < prompt.size(); at += step) {
+    const std::span<const int32_t> part = prompt.subspan(at, std::min(step, prompt.size() - at));
+    const size_t done = at + part.size();
+    const bool last = done == prompt.size();
+    K3_RETURN_IF_ERROR(session.Prefill(part, last ? logits : std::span<float>(), chunk));
+    if (!sink.OnPrefillProgress(static_cast<int64_t>(done), std::ssize(prompt))) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+Result<GenerateResult> Generate(Session& session, std::span<const int32_t> prompt,
+                                const GenerateOptions& options, TokenSink& sink) {
+  const ModelConfig& config = session.engine().config();
+  K3_RETURN_IF_ERROR(CheckRequest(config, session.length(), prompt, options));
+  const int64_t room = config.context_max - session.length() - std::ssize(prompt);
+  const int64_t tokens_max = std::min(options.max_tokens, room);
+  std::vector<float> logits(static_cast<size_t>(config.vocab_size));
+  Sampler sampler(options.sampling);
+  GenerateResult result;
+  result.prompt_tokens = std::ssize(prompt);
+
+  const int64_t prefill_start_ns = MonotonicNanoseconds();
+  K3_TRY(const bool read, ReadPrompt(session, prompt, options.prefill_chunk, logits, sink));
+  result.prefill_seconds = SecondsBetween(prefill_start_ns, MonotonicNanoseconds());
+  if (!read) result.finish_reason = FinishReason::kCancelled;
+  if (!read || tokens_max == 0) return result;
+
+  while (true) {
+    const int64_t sample_start_ns = MonotonicNanoseconds();
+    K3_TRY(const SampledToken token, sampler.Next(logits));
+    result.decode_seconds += SecondsBetween(sample_start_ns, MonotonicNanoseconds());
+    if (std::ranges::count(options.stop_ids, token.id) > 0) {
+      result.finish_reason = FinishReason::kStop;
+      result.stop_id = token.id;
+      return result;
+    }
+    ++result.generated_tokens;
+    if (!sink.OnToken(token)) {
+      result.finish_reason = FinishReason::kCancelled;
+      return result;
+    }
+    if (result.generated_tokens == tokens_max) return result;
+    const int64_t pass_start_ns = MonotonicNanoseconds();
+    K3_RETURN_IF_ERROR(session.Decode(token.id, logits));
+    result.decode_seconds += SecondsBetween(pass_start_ns, MonotonicNanoseconds());
+    ++result.decode_passes;
+  }
+}
+
+}  // namespace k3
