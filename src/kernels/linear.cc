@@ -9,7 +9,7 @@
 #include "base/arithmetic.h"
 #include "kernels/tables.h"
 #include "tensor/number_formats.h"
-#include "kernels/simd-inl.h"
+#include "kernels/row_reader-inl.h"
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();
@@ -26,130 +26,6 @@ void SplitRow(const float* x, int64_t k, float* out) {
     Deinterleave(first, second, even, odd);
     StoreU(even, out + i);
     StoreU(odd, out + i + kLanes);
-  }
-}
-
-/// One stored row, read block by block. The last block may be short for all but MXFP4.
-template <WeightFormat kFormat>
-struct RowReader {
-  const uint8_t* data;
-  const uint8_t* scales;
-
-  static RowReader At(const WeightMatrix& w, int64_t row) {
-    const uint8_t* data = static_cast<const uint8_t*>(w.data) + row * w.ElementBytes(w.cols);
-    return {data,
-            kFormat == WeightFormat::kMxfp4 ? w.scales + row * (w.cols / kSplitBlock) : nullptr};
-  }
-
-  HWY_INLINE void Block(int64_t block, V& even, V& odd) const {
-    if constexpr (kFormat == WeightFormat::kBf16) {
-      LoadBf16Pairs(data + block * 64, even, odd);
-    } else if constexpr (kFormat == WeightFormat::kMxfp4) {
-      LoadMxfp4Block(data + block * 16, E8m0ToFloat(scales[block]), even, odd);
-    } else if constexpr (kFormat == WeightFormat::kF16) {
-      Deinterleave(LoadHalf(data + block * 64), LoadHalf(data + block * 64 + 32), even, odd);
-    } else {
-      float lanes[kSplitBlock];
-      std::memcpy(lanes, data + block * 128, sizeof(lanes));
-      Deinterleave(LoadU(lanes), LoadU(lanes + kLanes), even, odd);
-    }
-  }
-
-  /// The last `count` (fewer than 32) elements, zero-padded; reads no byte beyond them. MXFP4 rows
-  /// are whole blocks and never come here.
-  HWY_NOINLINE void Tail(int64_t block, int64_t count, V& even, V& odd) const {
-    constexpr int64_t kBytes = kFormat == WeightFormat::kF32 ? 4 : 2;
-    uint8_t padded[kSplitBlock * kBytes] = {};
-    std::memcpy(padded, data + block * kSplitBlock * kBytes, static_cast<size_t>(count * kBytes));
-    RowReader{padded, nullptr}.Block(0, even, odd);
-  }
-};
-
-/// kRows activation rows times kWeights weight rows, both streamed.
-template <WeightFormat kFormat, int kRows, int kWeights>
-void DirectBlock(const float* const* x, const WeightMatrix& w, int64_t first, float* y,
-                 int64_t ldy) {
-  RowReader<kFormat> reader[kWeights];
-  Unroll<kWeights>([&](auto r) HWY_ATTR { reader[r] = RowReader<kFormat>::At(w, first + r); });
-  V sum[kRows][kWeights];
-  Unroll<kRows>(
-      [&](auto t) HWY_ATTR { Unroll<kWeights>([&](auto r) HWY_ATTR { sum[t][r] = Set(0.0f); }); });
-  const int64_t whole = w.cols / kSplitBlock, left = w.cols % kSplitBlock;
-  const int64_t blocks = whole + (left != 0 ? 1 : 0);
-  for (int64_t block = 0; block < blocks; ++block) {
-    V even_x[kRows], odd_x[kRows];
-    Unroll<kRows>([&](auto t) HWY_ATTR {
-      even_x[t] = LoadU(x[t] + block * kSplitBlock);
-      odd_x[t] = LoadU(x[t] + block * kSplitBlock + kLanes);
-    });
-    Unroll<kWeights>([&](auto r) HWY_ATTR {
-      V even, odd;
-      if (HWY_LIKELY(block < whole)) {
-        reader[r].Block(block, even, odd);
-      } else {
-        reader[r].Tail(block, left, even, odd);
-      }
-      Unroll<kRows>([&](auto t) HWY_ATTR {
-        sum[t][r] = Fma(even, even_x[t], sum[t][r]);
-        sum[t][r] = Fma(odd, odd_x[t], sum[t][r]);
-      });
-    });
-  }
-  Unroll<kRows>([&](auto t) HWY_ATTR {
-    Unroll<kWeights>([&](auto r) HWY_ATTR { y[t * ldy + first + r] = ReduceSum(sum[t][r]); });
-  });
-}
-
-template <WeightFormat kFormat, int kRows>
-void DirectRows(const float* const* x, const WeightMatrix& w, float* y, int64_t ldy) {
-  // Enough sums at a time to hide the latency of a fused multiply-add, not more than registers.
-  constexpr int kWeights =
-      kScalarTarget ? 1 : (kParts == 1 ? (kRows <= 2 ? 8 : 4) : (kRows <= 1 ? 4 : 2));
-  int64_t r = 0;
-  for (; r + kWeights <= w.rows; r += kWeights) {
-    DirectBlock<kFormat, kRows, kWeights>(x, w, r, y, ldy);
-  }
-  if constexpr (kWeights > 1) {
-    for (; r < w.rows; ++r) DirectBlock<kFormat, kRows, 1>(x, w, r, y, ldy);
-  }
-}
-
-/// Several rows at once for the formats of the released checkpoint; the others, and the scalar
-/// target, take them one by one.
-template <WeightFormat kFormat>
-void DirectFormat(const float* const* x, int64_t rows, const WeightMatrix& w, float* y,
-                  int64_t ldy) {
-  constexpr bool kCommon = kFormat == WeightFormat::kBf16 || kFormat == WeightFormat::kMxfp4;
-  if constexpr (kCommon && !kScalarTarget) {
-    switch (rows) {
-      case 1:
-        return DirectRows<kFormat, 1>(x, w, y, ldy);
-      case 2:
-        return DirectRows<kFormat, 2>(x, w, y, ldy);
-      case 3:
-        return DirectRows<kFormat, 3>(x, w, y, ldy);
-      case 4:
-        return DirectRows<kFormat, 4>(x, w, y, ldy);
-      case 5:
-        return DirectRows<kFormat, 5>(x, w, y, ldy);
-      default:
-        return DirectRows<kFormat, 6>(x, w, y, ldy);
-    }
-  } else {
-    for (int64_t t = 0; t < rows; ++t) DirectRows<kFormat, 1>(x + t, w, y + t * ldy, ldy);
-  }
-}
-
-void Direct(const float* const* x, int64_t rows, const WeightMatrix& w, float* y, int64_t ldy) {
-  switch (w.format) {
-    case WeightFormat::kBf16:
-      return DirectFormat<WeightFormat::kBf16>(x, rows, w, y, ldy);
-    case WeightFormat::kF16:
-      return DirectFormat<WeightFormat::kF16>(x, rows, w, y, ldy);
-    case WeightFormat::kF32:
-      return DirectFormat<WeightFormat::kF32>(x, rows, w, y, ldy);
-    case WeightFormat::kMxfp4:
-      return DirectFormat<WeightFormat::kMxfp4>(x, rows, w, y, ldy);
   }
 }
 
@@ -311,9 +187,9 @@ void Tile(const float* x, const float* w, int64_t steps, int64_t rows, int64_t c
 
 }  // namespace
 
-LinearKernels LinearTable() {
+LinearKernels LinearTable(SimdTarget target) {
   return {.split_row = SplitRow,
-          .direct = Direct,
+          .direct = MakeDirectKernel(target),
           .dot_rows = DotRows,
           .pack_rows = PackRows,
           .pack_weights = PackWeights,
@@ -328,9 +204,9 @@ HWY_AFTER_NAMESPACE();
 namespace k3::kernels {
 
 LinearKernels MakeLinearKernels(SimdTarget target) {
-  if (target == SimdTarget::kAvx512) return N_AVX3::LinearTable();
-  if (target == SimdTarget::kAvx2) return N_AVX2::LinearTable();
-  return N_SCALAR::LinearTable();
+  if (target == SimdTarget::kAvx512) return N_AVX3::LinearTable(target);
+  if (target == SimdTarget::kAvx2) return N_AVX2::LinearTable(target);
+  return N_SCALAR::LinearTable(target);
 }
 
 }  // namespace k3::kernels

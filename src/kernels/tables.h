@@ -6,6 +6,8 @@
 namespace k3::kernels {
 
 ElementwiseKernels MakeElementwiseKernels(SimdTarget target);
+using DirectKernel = decltype(LinearKernels::direct);
+DirectKernel MakeDirectKernel(SimdTarget target);
 LinearKernels MakeLinearKernels(SimdTarget target);
 MatMulKernels MakeMatMulKernels(SimdTarget target);
 KdaKernels MakeKdaKernels(SimdTarget target);

@@ -213,8 +213,9 @@ TEST(SamplerTest, FiltersAgreeWithSorting) {
         .seed = random.NextUint64()};
     std::vector<int64_t> order(logits.size());
     std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(),
-                     [&](int64_t a, int64_t b) { return logits[a] > logits[b]; });
+    std::sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+      return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
+    });
     if (options.top_k > 0 && options.top_k < count) order.resize(options.top_k);
     const auto weight = [&](int64_t id) {
       return std::exp((static_cast<double>(logits[id]) - logits[order[0]]) / options.temperature);

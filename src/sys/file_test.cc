@@ -6,6 +6,7 @@
 
 #include <filesystem>
 
+#include "base/clock.h"
 #include "sys/machine.h"
 
 namespace k3 {
@@ -68,6 +69,8 @@ TEST(MachineTest, FactsArePlausible) {
   EXPECT_GE(UsableCores(), 1);
   EXPECT_GT(ReadMemoryFacts().total_bytes, int64_t{1} << 26);
   EXPECT_GT(PeakResidentBytes(), 1 << 20);
+  EXPECT_LE(ProcessStartNanoseconds(), MonotonicNanoseconds());
+  EXPECT_GT(ProcessStartNanoseconds(), MonotonicNanoseconds() - int64_t{300'000'000'000});
 }
 
 }  // namespace

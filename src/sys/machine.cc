@@ -4,10 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <ctime>
 #include <fstream>
 #include <limits>
 #include <sstream>
 #include <string>
+
+#include "base/clock.h"
 
 namespace k3 {
 namespace {
@@ -75,6 +78,27 @@ MemoryFacts ReadMemoryFacts() {
 
 int64_t PeakResidentBytes() {
   return std::max<int64_t>(ProcValue("/proc/self/status", "VmHWM:"), 0);
+}
+
+int64_t ProcessStartNanoseconds() {
+  const int64_t now = MonotonicNanoseconds();
+  std::ifstream in("/proc/self/stat");
+  std::string line;
+  std::getline(in, line);
+  // The program's name, in parentheses, may hold spaces; field 22 counts from the one behind it.
+  const size_t name_end = line.rfind(')');
+  if (name_end == std::string::npos) return now;
+  std::istringstream fields(line.substr(name_end + 1));
+  std::string field;
+  for (int i = 3; i <= 22; ++i) {
+    if (!(fields >> field)) return now;
+  }
+  timespec since_boot{};
+  clock_gettime(CLOCK_BOOTTIME, &since_boot);
+  const double age = static_cast<double>(since_boot.tv_sec) +
+                     static_cast<double>(since_boot.tv_nsec) * 1e-9 -
+                     std::stod(field) / static_cast<double>(sysconf(_SC_CLK_TCK));
+  return now - static_cast<int64_t>(std::max(age, 0.0) * 1e9);
 }
 
 }  // namespace k3

@@ -19,4 +19,8 @@ MemoryFacts ReadMemoryFacts();
 /// The largest resident size this process has had, mapped files included (VmHWM).
 int64_t PeakResidentBytes();
 
+/// When this process started, on the clock of MonotonicNanoseconds, to within 10 ms; now when the
+/// system does not say.
+int64_t ProcessStartNanoseconds();
+
 }  // namespace k3
