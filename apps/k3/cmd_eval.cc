@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -70,7 +71,7 @@ void AddEvalCommand(CLI::App& app, Invocation& invocation) {
   auto options = std::make_shared<EvalOptions>();
   CLI::App* command =
       app.add_subcommand("eval", "Measure how well a model predicts a text (perplexity).");
-  command->add_option("DIR", options->dir, "The model's directory.")->required();
+  AddModelArgument(*command, &options->dir, "The model's directory.");
   command->add_option("--text", options->text_file, "The text, a UTF-8 file.")
       ->required()
       ->type_name("FILE");
@@ -85,7 +86,7 @@ void AddEvalCommand(CLI::App& app, Invocation& invocation) {
                    "Takes only the first N tokens of the text; 0: all.")
       ->type_name("N")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(int64_t{0}, std::numeric_limits<int64_t>::max()).description(""));
   command
       ->add_option("--prefill-chunk", options->prefill_chunk,
                    "Tokens to compute at once, or all. Results do not depend on it.")

@@ -9,13 +9,13 @@
 #include "base/limits.h"
 #include "cache/sequence_state.h"
 #include "commands.h"
+#include "engine_options.h"
 #include "inspect_report.h"
 #include "terminal.h"
 
 namespace k3::cli {
 namespace {
 
-constexpr int64_t kDifferenceListedMax = 1000;
 constexpr size_t kOutputPieceBytes = 256 << 10;
 
 struct InspectOptions {
@@ -116,11 +116,9 @@ void AddInspectCommand(CLI::App& app, Invocation& invocation) {
   auto options = std::make_shared<InspectOptions>();
   CLI::App* command = app.add_subcommand(
       "inspect", "Show a model's configuration, parameters, files and memory needs.");
-  command
-      ->add_option("DIR", options->path,
+  AddModelArgument(*command, &options->path,
                    "The model's directory, or a config.json alone: then everything is counted "
-                   "from the configuration.")
-      ->required();
+                   "from the configuration.");
   CLI::Option* json = command->add_flag("--json", options->json, "Prints JSON, with every shard.");
   command
       ->add_flag("--tensors", options->tensors,

@@ -213,8 +213,7 @@ void AddLogitsCommand(CLI::App& app, Invocation& invocation) {
   auto options = std::make_shared<LogitsOptions>();
   CLI::App* command = app.add_subcommand(
       "logits", "Write the logits of given token ids, for comparison with other programs.");
-  command->add_option("DIR", options->dir, "The model's directory; it needs no tokenizer.")
-      ->required();
+  AddModelArgument(*command, &options->dir, "The model's directory; it needs no tokenizer.");
   command
       ->add_option("--tokens", options->tokens,
                    "Token ids, separated by commas, or @FILE with them.")

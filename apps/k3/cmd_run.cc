@@ -198,7 +198,7 @@ void AddRunCommand(CLI::App& app, Invocation& invocation) {
   // Shared with the callback, which CLI11 copies.
   auto options = std::make_shared<RunOptions>();
   CLI::App* command = app.add_subcommand("run", "Continue a text and stream what comes.");
-  command->add_option("DIR", options->dir, "The model's directory.")->required();
+  AddModelArgument(*command, &options->dir, "The model's directory.");
   CLI::Option* prompt = command->add_option(
       "PROMPT", options->prompt,
       "The text to go on from, taken as it is: no chat form, no beginning-of-text token. "

@@ -71,8 +71,7 @@ void AddTokenizeCommand(CLI::App& app, Invocation& invocation) {
   // Shared with the callback, which CLI11 copies.
   auto options = std::make_shared<TokenizeOptions>();
   CLI::App* command = app.add_subcommand("tokenize", "Turn text into token ids, or ids into text.");
-  command->add_option("DIR", options->dir, "The model's directory; only its tokenizer is read.")
-      ->required();
+  AddModelArgument(*command, &options->dir, "The model's directory; only its tokenizer is read.");
   CLI::Option* text =
       command->add_option("TEXT", options->text,
                           "The text; - reads standard input; after -- it may start with a dash.");

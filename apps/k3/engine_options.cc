@@ -21,14 +21,24 @@ bool IsSeparator(char c) { return c == ',' || c == ' ' || c == '\t' || c == '\n'
 
 }  // namespace
 
+void AddModelArgument(CLI::App& command, std::string* dir, const std::string& description) {
+  // An empty name would be joined to "/config.json", the root of the file system.
+  const CLI::Validator not_empty(
+      [](const std::string& text) {
+        return text.empty() ? std::string("expected a directory, found an empty name") : "";
+      },
+      "");
+  command.add_option("DIR", *dir, description)->required()->check(not_empty);
+}
+
 void AddThreadsOption(CLI::App& command, int* threads) {
   command
       .add_option("--threads", *threads,
                   "Threads to compute with; 0 takes every core this process may use. Results do "
                   "not depend on it.")
       ->capture_default_str()
-      ->type_name("N")
-      ->check(CLI::Range(0, static_cast<int>(limits::kThreadsCountMax)));
+      ->check(CLI::Range(0, static_cast<int>(limits::kThreadsCountMax)).description(""))
+      ->type_name("N");
 }
 
 Result<std::optional<SimdTarget>> TargetFromEnvironment() {

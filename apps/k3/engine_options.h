@@ -17,6 +17,9 @@ class App;
 
 namespace k3::cli {
 
+/// Declares the first positional argument, the model's directory.
+void AddModelArgument(CLI::App& command, std::string* dir, const std::string& description);
+
 /// Declares --threads.
 void AddThreadsOption(CLI::App& command, int* threads);
 

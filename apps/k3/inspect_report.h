@@ -16,6 +16,9 @@
 
 namespace k3::cli {
 
+/// Missing and unexpected tensors are listed up to this many of each.
+inline constexpr int64_t kDifferenceListedMax = 1000;
+
 /// What only a checkpoint knows.
 struct CheckpointFacts {
   std::vector<ShardInfo> shards;

@@ -111,7 +111,9 @@ void AppendParameters(std::string& out, const InspectReport& report) {
 
 void AppendNames(std::string& out, std::string_view what, const std::vector<std::string>& names) {
   if (names.empty()) return;
-  out += fmt::format("  {}:\n    {}\n", what, JoinSome(names, "\n    "));
+  const bool cut = std::ssize(names) == kDifferenceListedMax;
+  out += fmt::format("  {}, {}{}:\n    {}\n", what, cut ? "at least " : "", names.size(),
+                     JoinSome(names, "\n    "));
 }
 
 void AppendFiles(std::string& out, const CheckpointFacts& facts) {
@@ -135,7 +137,7 @@ void AppendFiles(std::string& out, const CheckpointFacts& facts) {
     out += "  every tensor that the configuration asks for is there, and no other\n";
   }
   AppendNames(out, "missing tensors", facts.difference.missing);
-  AppendNames(out, "unexpected tensors (not read)", facts.difference.unexpected);
+  AppendNames(out, "unexpected tensors, which are not read", facts.difference.unexpected);
 }
 
 void AppendMemory(std::string& out, const InspectReport& report) {

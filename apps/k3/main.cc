@@ -5,10 +5,13 @@
 
 #include <CLI/CLI.hpp>
 #include <exception>
+#include <memory>
 #include <new>
 #include <string>
 
 #include "commands.h"
+#include "config/json.h"
+#include "help_formatter.h"
 #include "terminal.h"
 
 namespace k3::cli {
@@ -54,7 +57,12 @@ int ReportParseError(const CLI::App& app, const CLI::ParseError& error) {
   }
   const CLI::App* command = &app;
   for (const CLI::App* used : app.get_subcommands()) command = used;
-  PrintNotice(fmt::format("Usage: {}\nRun `{} --help` to see what is possible.", error.what(),
+  std::string problem = error.what();
+  // A misspelt command is reported as a missing one.
+  if (command == &app && app.remaining_size() > 0) {
+    problem = fmt::format("there is no command {}", QuoteForMessage(app.remaining()[0]));
+  }
+  PrintNotice(fmt::format("Usage: {}\nRun `{} --help` to see what is possible.", problem,
                           command == &app ? "k3" : "k3 " + command->get_name()));
   return kExitUsage;
 }
@@ -62,10 +70,12 @@ int ReportParseError(const CLI::App& app, const CLI::ParseError& error) {
 int Main(int argc, char** argv) {
   IgnoreWriteSignals();
   CLI::App app(kDescription, "k3");
+  // Shared because CLI11 hands it on to the subcommands.
+  app.formatter(std::make_shared<HelpFormatter>());
+  app.set_help_flag("-h,--help", "Prints this and ends.");
   app.footer(kFooter);
   app.require_subcommand(1);
-  app.set_version_flag("--version", "");
-  app.get_formatter()->column_width(32);
+  app.set_version_flag("--version", "", "Prints version, commit and SIMD targets, and ends.");
   Invocation invocation;
   AddRunCommand(app, invocation);
   AddInspectCommand(app, invocation);

@@ -2,7 +2,7 @@
 // ParameterTable: what a model's parameters are spent on, counted from a checkpoint's tensors or
 // from a configuration alone. A value; nothing fails. Counts are of numbers, not of stored
 // elements: two MXFP4 codes lie in one byte, and their scales are no parameters.
-// Source: model.md 1.3 for what counts as active.
+// Source: technical report, model sizes, for what counts as active.
 
 #include <array>
 #include <cstdint>

@@ -5,7 +5,7 @@
 //
 // Owned by one session; one forward pass at a time may use it. A new state is the empty sequence.
 // Sizes: KDA H dk dv floats a layer plus 16 rows, MLA (L + rope) floats a token and layer
-// (serving.md 1). Source: technical report, sections on KDA and gated MLA.
+// . Source: technical report, sections on KDA and gated MLA.
 
 #include <cstdint>
 #include <memory>
@@ -20,7 +20,7 @@ inline constexpr int64_t kChunkTokens = 16;
 inline constexpr int64_t kPageTokens = 256;
 
 /// Whether the decay over a chunk stays within float32's range, so that it may be divided out:
-/// 16 tokens of a gate bounded by -5 span 80 nats of the 87 there are (model.md 6.3).
+/// 16 tokens of a gate bounded by -5 span 80 nats of the 87 there are.
 bool HasAnchoredDecay(const KdaConfig& kda);
 
 /// A 64-byte-aligned, zeroed float array that can be copied.

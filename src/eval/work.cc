@@ -78,7 +78,7 @@ double PrefillFlops(const ModelConfig& config, const model::Parameters& paramete
   const double mla =
       static_cast<double>(config.mla.heads) * 2 * visible *
       static_cast<double>(config.mla.qk_nope_dim + config.mla.qk_rope_dim + config.mla.v_dim);
-  // Per head: two products with the state, its update, and the chunk's own pairs (model.md 6).
+  // Per head: two products with the state, its update, and the chunk's own pairs.
   const double d = static_cast<double>(config.kda.head_dim);
   const double kda = static_cast<double>(config.kda.heads) *
                      (6 * d * d + 4 * d * static_cast<double>(cache::kChunkTokens + 1));

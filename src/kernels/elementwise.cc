@@ -170,13 +170,18 @@ void WeightedSum(const float* const* sources, const float* p, int64_t count, int
   }
 }
 
-void Widen(const void* x, WeightFormat format, int64_t n, float* y) {
-  const uint8_t* bytes = static_cast<const uint8_t*>(x);
-  if (format == WeightFormat::kF32) {
+void Widen(const WeightMatrix& w, int64_t row, float* y) {
+  const int64_t n = w.cols;
+  const uint8_t* bytes = static_cast<const uint8_t*>(w.data) + row * w.ElementBytes(n);
+  if (w.format == WeightFormat::kF32) {
     std::memcpy(y, bytes, static_cast<size_t>(n) * sizeof(float));
     return;
   }
-  const bool half = format == WeightFormat::kF16;
+  if (w.format == WeightFormat::kMxfp4) {
+    UnpackMxfp4Row(bytes, w.scales + row * (n / kMxfp4BlockSize), {y, static_cast<size_t>(n)});
+    return;
+  }
+  const bool half = w.format == WeightFormat::kF16;
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
     StoreU(half ? LoadHalf(bytes + 2 * i) : LoadBf16(bytes + 2 * i), y + i);

@@ -183,12 +183,12 @@ TEST(ElementwiseTest, WidensEveryBf16AndHalfAtAnyAlignment) {
   for (SimdTarget target : SupportedTargets()) {
     const KernelTable k = Kernels(target);
     std::vector<float> y(65536);
-    k.elementwise.widen(bytes.data() + 1, WeightFormat::kBf16, 65536, y.data());
+    k.elementwise.widen({bytes.data() + 1, nullptr, 1, 65536, WeightFormat::kBf16}, 0, y.data());
     for (uint32_t i = 0; i < 65536; ++i) {
       const float want = Bf16ToFloat(static_cast<uint16_t>(i));
       ASSERT_TRUE(SameBits(&want, &y[i], 1)) << i;
     }
-    k.elementwise.widen(bytes.data() + 1, WeightFormat::kF16, 65536, y.data());
+    k.elementwise.widen({bytes.data() + 1, nullptr, 1, 65536, WeightFormat::kF16}, 0, y.data());
     for (uint32_t i = 0; i < 65536; ++i) {
       const float want = HalfToFloat(static_cast<uint16_t>(i));
       if (std::isnan(want)) {

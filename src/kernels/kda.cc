@@ -1,4 +1,4 @@
-// Kimi Delta Attention on one head's 16-token chunk, in the WY form (model.md 6): rows are appended
+// Kimi Delta Attention on one head's 16-token chunk, in the WY form: rows are appended
 // to an open chunk, their outputs read the state as it was at the chunk's start, and a full chunk
 // is folded into it. Prefill appends up to 16 rows at once, decode one: the arithmetic of a row is
 // the same, so the bits are.

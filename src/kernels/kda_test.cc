@@ -35,7 +35,7 @@ Inputs MakeInputs(int64_t tokens, int64_t dim, float strength) {
   return in;
 }
 
-/// The recurrence of model.md 2.1, token by token in double.
+/// The recurrence of the technical report, token by token in double.
 std::vector<double> Recurrence(const Inputs& in) {
   const int64_t n = in.key_dim;
   std::vector<double> state(static_cast<size_t>(n * n)), out;

@@ -60,8 +60,8 @@ struct ElementwiseKernels {
   /// y = sum_i p[i] source[i], sources in order.
   void (*weighted_sum)(const float* const* sources, const float* p, int64_t count, int64_t n,
                        float* y);
-  /// Widens bf16, f16 or f32 elements of any alignment.
-  void (*widen)(const void* x, WeightFormat format, int64_t n, float* y);
+  /// One stored row of any format as float32, y [w.cols]; exact.
+  void (*widen)(const WeightMatrix& w, int64_t row, float* y);
 };
 
 /// Rows prepared for the linear kernels: every block of 32 elements as its 16 even ones and then
@@ -102,7 +102,7 @@ struct MatMulKernels {
               int64_t n, bool accumulate, float* c, int64_t ldc);
 };
 
-/// One head's open chunk of KDA (model.md 6). Dv is padded to kv_stride, a multiple of 16.
+/// One head's open chunk of KDA (kda.cc). dv is padded to value_stride, a multiple of 16.
 struct KdaHead {
   int64_t key_dim = 0;    // dk
   int64_t value_dim = 0;  // dv

@@ -9,7 +9,7 @@
 //   MIX: s_i = (w_norm w_query) . (V_i / rms(V_i)), p = softmax(s), result = sum p_i V_i (raw)
 //
 // A block size of 0 means plain residuals: h = prefix, prefix += sublayer. Source: report,
-// Attention Residuals; model.md 2.0. All arrays are [T, D] in the context's arena; nothing is kept
+// Attention Residuals. All arrays are [T, D] in the context's arena; nothing is kept
 // between tokens.
 
 #include <cstdint>

@@ -88,6 +88,7 @@ Status Layer(const ForwardContext& ctx, const ModelConfig& config, const LayerPa
 Status Forward(const ForwardContext& ctx, const ModelConfig& config, const Parameters& parameters,
                const Batch& batch, std::span<const int32_t> logit_rows, float* logits) {
   K3_RETURN_IF_ERROR(CheckBatch(config, batch));
+  SetFloatingPointMode();  // the pool's workers have theirs
   ctx.exec.arena->Reset();
   const int64_t tokens = batch.tokens_count();
   AttentionResiduals residuals(ctx.exec, {.tokens = tokens,

@@ -1,4 +1,4 @@
-// Per head, with state S [dk, dv] (technical report, Kimi Delta Attention; model.md 2.1):
+// Per head, with state S [dk, dv] (technical report, Kimi Delta Attention):
 //   q, k, v = SiLU(conv(W x));  q <- q / |q| dk^-1/2,  k <- k / |k|
 //   alpha = exp(lower_bound sigmoid(exp(A) (f(x) + dt_bias)))      per key channel, or
 //           exp(-exp(A) softplus(f(x) + dt_bias)) without a bound

@@ -1,4 +1,4 @@
-// Stable LatentMoE (technical report 2.3; model.md 2.4):
+// Stable LatentMoE (technical report 2.3):
 //   s = sigmoid(W_router x);  chosen = top-k of s + bias;  p = s / sum of the chosen s, scaled
 //   z = W_down x                                   the latent, half as wide
 //   r = sum_e p_e w2_e SiTU(w1_e z, w3_e z)        in ascending expert order

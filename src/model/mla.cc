@@ -1,4 +1,4 @@
-// Gated MLA (technical report, gated MLA; model.md 2.2):
+// Gated MLA (technical report, gated MLA):
 //   q = W_qb RMS(W_qa x)                     [H, N + R]
 //   c, ke = W_kva x;  lat = RMS(c)           cached: lat [L], ke [R] shared by all heads
 //   k_h, v_h = W_kvb,h lat

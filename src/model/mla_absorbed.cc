@@ -72,7 +72,7 @@ class AbsorbedQuery {
       for (int64_t h = begin; h < end; ++h) {
         const WeightMatrix keys = HeadRows(h, 0, n);
         for (int64_t i = 0; i < n; ++i) {
-          kernel_.elementwise.widen(keys.Rows(i, i + 1).data, keys.format, l, widened + i * l);
+          kernel_.elementwise.widen(keys, i, widened + i * l);
         }
         const float* q = q_ + h * (n + r);
         kernel_.matmul.f32(q, n, widened, l, 1, n, l, false, natural, l);

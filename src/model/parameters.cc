@@ -14,7 +14,15 @@ class Binder {
   Binder(const WeightStore& weights, std::string prefix)
       : weights_(weights), prefix_(std::move(prefix)) {}
 
+  /// A matrix of the trunk, whose scales (if it is MXFP4) are checked at once.
   WeightMatrix Matrix(std::string_view name, int64_t rows, int64_t cols) {
+    const WeightMatrix w = ExpertMatrix(name, rows, cols);
+    const Status valid = ValidateScales(w, prefix_ + std::string(name) + ".weight_scale");
+    if (status_.ok()) status_ = valid;
+    return w;
+  }
+  /// A matrix of a routed expert: whoever uses it checks its scales (ExpertSource).
+  WeightMatrix ExpertMatrix(std::string_view name, int64_t rows, int64_t cols) {
     return Take(weights_.Matrix(prefix_ + std::string(name), rows, cols));
   }
   Vector Values(std::string_view name, int64_t count) {
@@ -138,9 +146,9 @@ MoeParameters BindMoe(Binder& bind, const ModelConfig& config) {
   for (int64_t e = 0; e < moe.experts && bind.status().ok(); ++e) {
     ExpertParameters& expert = p.experts[static_cast<size_t>(e)];
     const std::string name = fmt::format("block_sparse_moe.experts.{}.", e);
-    expert.gate = bind.Matrix(name + "w1", f, width);
-    expert.up = bind.Matrix(name + "w3", f, width);
-    expert.down = bind.Matrix(name + "w2", width, f);
+    expert.gate = bind.ExpertMatrix(name + "w1", f, width);
+    expert.up = bind.ExpertMatrix(name + "w3", f, width);
+    expert.down = bind.ExpertMatrix(name + "w2", width, f);
   }
   return p;
 }

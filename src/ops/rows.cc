@@ -10,7 +10,6 @@ namespace {
 
 // Rows per piece: a single decoded token stays on the calling thread.
 constexpr int64_t kGrain = 4;
-constexpr size_t kSourcesMax = 512;
 
 /// A RowSet over freshly allocated split rows, filled by fill(t, split row).
 template <typename Fill>
@@ -55,13 +54,10 @@ RowSet SituRows(const ExecContext& ctx, float* gate, const float* up, int64_t co
 
 void Embed(const ExecContext& ctx, const WeightMatrix& table, std::span<const int32_t> ids,
            float* y) {
-  K3_CHECK(table.format != WeightFormat::kMxfp4, "embeddings are not MXFP4");
   ctx.pool->ParallelFor(
       static_cast<int64_t>(ids.size()), kGrain, [&](int64_t begin, int64_t end, int) {
         for (int64_t t = begin; t < end; ++t) {
-          const WeightMatrix row =
-              table.Rows(ids[static_cast<size_t>(t)], ids[static_cast<size_t>(t)] + 1);
-          ctx.kernels->elementwise.widen(row.data, table.format, table.cols, y + t * table.cols);
+          ctx.kernels->elementwise.widen(table, ids[static_cast<size_t>(t)], y + t * table.cols);
         }
       });
 }
@@ -74,21 +70,24 @@ void AddRows(const ExecContext& ctx, const float* x, int64_t count, int64_t n, f
 
 void MixSources(const ExecContext& ctx, std::span<const float* const> sources,
                 std::span<const float> w, float eps, int64_t count, float* y) {
-  K3_CHECK(sources.size() <= kSourcesMax, "too many attention-residual sources");
+  ArenaScope scope(*ctx.arena);
   const int64_t n = static_cast<int64_t>(w.size());
+  const int64_t sources_count = static_cast<int64_t>(sources.size());
   const auto& kernel = ctx.kernels->elementwise;
-  ctx.pool->ParallelFor(count, kGrain, [&](int64_t begin, int64_t end, int) {
-    const float* rows[kSourcesMax];
-    float p[kSourcesMax];
-    const int64_t sources_count = static_cast<int64_t>(sources.size());
+  const float** all_rows =
+      ctx.arena->Allocate<const float*>(sources_count * ctx.pool->threads_count());
+  float* all_p = ctx.arena->Allocate<float>(sources_count * ctx.pool->threads_count());
+  ctx.pool->ParallelFor(count, kGrain, [&](int64_t begin, int64_t end, int worker) {
+    const float** rows = all_rows + worker * sources_count;
+    float* p = all_p + worker * sources_count;
     for (int64_t t = begin; t < end; ++t) {
-      for (size_t s = 0; s < sources.size(); ++s) {
-        rows[s] = sources[s] + t * n;
+      for (int64_t s = 0; s < sources_count; ++s) {
+        rows[s] = sources[static_cast<size_t>(s)] + t * n;
         p[s] = kernel.mix_score(rows[s], w.data(), n, eps);
       }
       float max = 0, sum = 0;
       kernel.exp_block(p, sources_count, 1.0f, &max, &sum);
-      for (size_t s = 0; s < sources.size(); ++s) p[s] /= sum;
+      for (int64_t s = 0; s < sources_count; ++s) p[s] /= sum;
       kernel.weighted_sum(rows, p, sources_count, n, y + t * n);
     }
   });

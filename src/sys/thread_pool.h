@@ -6,8 +6,8 @@
 // The caller works too, as worker 0. Ranges are multiples of `grain` (the last may be short) and
 // which worker runs a range is not fixed, so a result must not depend on it: every output element
 // is computed whole inside one range. No nesting. One ParallelFor at a time, from one thread.
-// Idle workers spin for a short time, then sleep. A loop waits only for workers that have taken a
-// range: one that the system does not schedule holds nobody up. Every worker runs with the same
+// Idle workers spin for a short time, then sleep. A loop waits only for workers that have entered
+// it: one that the system does not schedule holds nobody up. Every worker runs with the same
 // floating-point control word: round to nearest, denormals kept.
 
 #include <atomic>

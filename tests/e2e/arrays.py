@@ -21,8 +21,16 @@ def read_arrays(directory):
 
 
 def relative_error(found, expected):
-    """The largest over the tokens of the largest difference, in units of the largest value."""
+    """The length of the difference in units of the length of the expected array."""
     found, expected = np.asarray(found, np.float64), np.asarray(expected, np.float64)
     if not np.isfinite(found).all():
         return float("inf")
-    return float((np.abs(found - expected).max(-1) / np.abs(expected).max(-1)).max())
+    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+
+
+def largest_error(found, expected):
+    """The largest difference in units of the largest expected value."""
+    found, expected = np.asarray(found, np.float64), np.asarray(expected, np.float64)
+    if not np.isfinite(found).all():
+        return float("inf")
+    return float(np.abs(found - expected).max() / np.abs(expected).max())

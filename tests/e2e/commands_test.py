@@ -224,6 +224,26 @@ class InspectTest(k3_binary.BinaryTest):
         for word in (name, "stranger", "novelty"):
             self.assertIn(word, text)
 
+    def test_vision_is_listed_and_not_read(self):
+        model = self.copy_model(TINY)
+        name = "vision_tower.patch_embed.proj.weight"
+        shard = k3_binary.shard_of(model, "language_model.model.norm.weight")
+        header, data = k3_binary.read_shard(shard)
+        header[name] = {"dtype": "BF16", "shape": [3, 4], "data_offsets": [len(data), len(data) + 24]}
+        k3_binary.write_shard(shard, header, data + bytes(24))
+        k3_binary.edit_json(
+            os.path.join(model, k3_binary.INDEX),
+            lambda index: index["weight_map"].update({name: os.path.basename(shard)}))
+        report = json.loads(self.succeed("inspect", model, "--json").stdout)
+        self.assertEqual(report["components"]["vision (not read)"]["parameters"], 12)
+        self.assertEqual(report["files"]["unexpected"], [])
+        self.assertEqual(report["files"]["vision_tensors"], 1)
+        without = json.loads(self.succeed("inspect", TINY, "--json").stdout)
+        self.assertEqual(report["memory"]["weight_bytes"], without["memory"]["weight_bytes"])
+        same = [self.succeed("logits", directory, "--tokens", "5,6", "--out", "-").stdout
+                for directory in (TINY, model)]
+        self.assertEqual(same[0], same[1])
+
     def test_only_a_configuration(self):
         model = self.path("empty")
         os.makedirs(model)
@@ -276,7 +296,7 @@ class InitTest(k3_binary.BinaryTest):
         model = self.path("model")
         self.succeed("init", "--config", self.path("config.json"), "--out", model)
         decode = lambda ids: self.succeed("tokenize", model, "--decode", ids).stdout
-        self.assertEqual(decode("256,257,931,932,1743"), b"aaabzzaaabfe")
+        self.assertEqual(decode("256,257,931,932,1743"), b"aaabzzaaabff")
         self.assertEqual(decode("1744,1745,1746,1747,1999"),
                          b"[BOS][EOS]<|end_of_msg|><|open|>[PAD]")
         self.succeed("run", model, "hello", "--max-tokens", "3", "--ids")
@@ -329,7 +349,8 @@ class EndingTest(k3_binary.BinaryTest):
             self.assertRegex(text, rf"Usage: k3 {name}", name)
 
     def test_usage_errors_exit_with_two(self):
-        for words in ((), ("dance",), ("run",), ("run", KJV, "a", "--threads", "-1"),
+        self.refuse("dance", code=2, says=("no command", "dance"))
+        for words in ((), ("run",), ("run", KJV, "a", "--threads", "-1"),
                       ("run", KJV, "a", "--threads", "many"), ("run", KJV, "a", "--no-such"),
                       ("logits", KJV), ("tokenize", KJV, "a", "--decode", "1")):
             result = self.refuse(*words, code=2, says=("k3: Usage: ", "--help"))

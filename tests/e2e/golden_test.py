@@ -7,9 +7,11 @@ import k3_binary
 k3_binary.need_numpy()
 
 import numpy as np  # noqa: E402 pylint: disable=wrong-import-position
-from arrays import read_arrays, relative_error  # noqa: E402 pylint: disable=wrong-import-position
+from arrays import largest_error, read_arrays, relative_error  # noqa: E402 pylint: disable=wrong-import-position
 
-LOGITS_TOLERANCE = 2e-5  # the promise of docs/architecture.md, section 3; about 4e-6 is measured
+# The promise of docs/architecture.md, section 3. Measured: 5e-6 for the logits, 9e-6 for hidden.8; the
+# same reference computed by numpy in float32 comes to 1.3e-5 and 2.9e-5.
+TOLERANCE = 2e-5
 DECODE_TOLERANCE = 4e-5  # the absorbed form rounds once more on the way
 FIRST_MLA_LAYER = 3
 TARGETS = ("scalar", "avx2", "avx512")
@@ -44,8 +46,11 @@ class GoldenTest(k3_binary.BinaryTest):
             worst[name] = relative_error(got[name], array)
             self.assertLessEqual(worst[name], tolerance, f"{case}: {name}")
         self.assertTrue(np.array_equal(got["logits"].argmax(-1), want["logits"].argmax(-1)))
+        largest = largest_error(got["logits"], want["logits"])
+        self.assertLessEqual(largest, tolerance, f"{case}: a single logit")
         hidden = max(value for name, value in worst.items() if name != "logits")
-        print(f"{case}: logits {worst['logits']:.2e}, hidden {hidden:.2e} ({os.path.basename(out)})")
+        print(f"{os.path.basename(out)}: logits {worst['logits']:.2e}, a single one {largest:.2e}, "
+              f"hidden {hidden:.2e}")
 
     def assert_same_bytes(self, first, second):
         names = sorted(os.listdir(first))
@@ -57,7 +62,7 @@ class GoldenTest(k3_binary.BinaryTest):
 
     def test_values_are_those_of_the_reference(self):
         for case in ("short", "long"):
-            self.compare(self.run_case(case, case), case, LOGITS_TOLERANCE)
+            self.compare(self.run_case(case, case), case, TOLERANCE)
 
     def test_decoding_differs_by_rounding_in_mla_alone(self):
         for case in ("short", "long"):

@@ -111,4 +111,4 @@ def main():
     if len(sys.argv) < 2:
         sys.exit(f"usage: {sys.argv[0]} K3_BINARY")
     BinaryTest.binary = os.path.abspath(sys.argv.pop(1))
-    unittest.main()
+    unittest.main(warnings="ignore")
