@@ -96,7 +96,7 @@ Result<std::vector<int32_t>> EncodePrompt(const RunOptions& options, const Token
   if (text.empty()) {
     return InvalidArgument("the prompt is empty: expected some text to go on from");
   }
-  const Result<std::vector<int32_t>> ids = tokenizer.Encode(text);
+  Result<std::vector<int32_t>> ids = tokenizer.Encode(text);
   if (!ids.ok()) return ids.status().WithContext("the prompt");
   return ids;
 }

@@ -7,6 +7,7 @@
 #define K3_KERNELS_ROW_READER_INL_H_
 #endif
 
+#include "hwy/cache_control.h"
 #include "kernels/kernels.h"
 #include "kernels/simd-inl.h"
 
@@ -38,6 +39,16 @@ struct RowReader {
       std::memcpy(lanes, data + block * 128, sizeof(lanes));
       Deinterleave(LoadU(lanes), LoadU(lanes + kLanes), even, odd);
     }
+  }
+
+  /// Asks for the cache line that holds `block`, `bytes` further on in memory: rows are short, so
+  /// the hardware's own prefetcher would start anew with each of them.
+  HWY_INLINE void Prefetch(int64_t block, int64_t bytes) const {
+    constexpr int64_t kBlockBytes = kFormat == WeightFormat::kMxfp4 ? 16
+                                    : kFormat == WeightFormat::kF32 ? 128
+                                                                    : 64;
+    constexpr int64_t kBlocksPerLine = kBlockBytes >= 64 ? 1 : 64 / kBlockBytes;
+    if (block % kBlocksPerLine == 0) hwy::Prefetch(data + block * kBlockBytes + bytes);
   }
 
   /// The last `count` (fewer than 32) elements, zero-padded; reads no byte beyond them. MXFP4 rows
