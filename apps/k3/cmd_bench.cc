@@ -89,7 +89,7 @@ void AddBenchCommand(CLI::App& app, Invocation& invocation) {
   command
       ->add_option("--depth-fill", options->bench.depth_fill,
                    "How the depth is made: random state, or really running that many tokens.")
-      ->transform(CLI::CheckedTransformer(fills))
+      ->transform(CLI::CheckedTransformer(fills).description(""))
       ->type_name("random|prefill");
   command->add_option("--repeats", options->bench.repeats, "Runs; the speeds are medians.")
       ->type_name("N")

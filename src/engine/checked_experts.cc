@@ -4,11 +4,10 @@
 
 #include <mutex>
 
-#include "weights/weights.h"
-
 namespace k3 {
 
-CheckedExperts::CheckedExperts(const model::Parameters& parameters) : parameters_(parameters) {
+CheckedExperts::CheckedExperts(const WeightStore& weights, const model::Parameters& parameters)
+    : weights_(weights), parameters_(parameters) {
   for (const model::LayerParameters& layer : parameters.layers) {
     checked_.emplace_back(layer.moe.experts.size(), false);
   }
@@ -18,9 +17,9 @@ Status CheckedExperts::Check(int64_t layer, int64_t expert) const {
   const auto& moe = parameters_.layers[static_cast<size_t>(layer)].moe;
   const model::ExpertParameters& p = moe.experts[static_cast<size_t>(expert)];
   const std::string name = fmt::format("layers.{}.block_sparse_moe.experts.{}.", layer, expert);
-  K3_RETURN_IF_ERROR(ValidateScales(p.gate, name + "w1.weight_scale"));
-  K3_RETURN_IF_ERROR(ValidateScales(p.up, name + "w3.weight_scale"));
-  return ValidateScales(p.down, name + "w2.weight_scale");
+  K3_RETURN_IF_ERROR(weights_.CheckScales(p.gate, name + "w1"));
+  K3_RETURN_IF_ERROR(weights_.CheckScales(p.up, name + "w3"));
+  return weights_.CheckScales(p.down, name + "w2");
 }
 
 Status CheckedExperts::CheckAtLoad(ThreadPool& pool) {

@@ -12,6 +12,7 @@
 #include "model/batch.h"
 #include "model/parameters.h"
 #include "sys/thread_pool.h"
+#include "weights/weights.h"
 
 namespace k3 {
 
@@ -19,8 +20,8 @@ class CheckedExperts : public model::ExpertSource {
  public:
   static constexpr int64_t kEagerScaleBytes = int64_t{1} << 30;
 
-  /// `parameters` must outlive this.
-  explicit CheckedExperts(const model::Parameters& parameters);
+  /// `parameters` were bound from `weights`; they and its checkpoint must outlive this.
+  CheckedExperts(const WeightStore& weights, const model::Parameters& parameters);
 
   /// Checks everything now if it is not too much. Corruption names the expert's tensor and row.
   Status CheckAtLoad(ThreadPool& pool);
@@ -30,6 +31,7 @@ class CheckedExperts : public model::ExpertSource {
  private:
   Status Check(int64_t layer, int64_t expert) const;
 
+  const WeightStore weights_;  // a view of the checkpoint, for names and places
   const model::Parameters& parameters_;
   std::vector<std::vector<bool>> checked_;  // [layers][experts]
 };

@@ -59,7 +59,7 @@ Result<std::unique_ptr<Engine>> Engine::Open(const std::string& dir, const Engin
   K3_TRY(const WeightStore weights,
          WeightStore::Bind(engine->checkpoint_, {.validate_scales = false}));
   K3_TRY(engine->parameters_, model::BindParameters(weights));
-  engine->experts_.emplace(engine->parameters_);
+  engine->experts_.emplace(weights, engine->parameters_);
   K3_RETURN_IF_ERROR(engine->experts_->CheckAtLoad(*engine->pool_));
   return engine;
 }

@@ -82,10 +82,11 @@ void PackRows(const float* const* x, int64_t rows, int64_t k_padded, float* pane
 template <WeightFormat kFormat>
 void PackWeightRow(const WeightMatrix& w, int64_t row, float* panel) {
   constexpr int64_t kStep = kTileCols * kLanes;
-  const auto reader = RowReader<kFormat>::At(w, row);
+  auto reader = RowReader<kFormat>::At(w, row);
   const int64_t blocks = w.cols / kSplitBlock;
   V even, odd;
   for (int64_t block = 0; block < blocks; ++block, panel += 2 * kStep) {
+    if (block % kLanes == 0) reader.LoadScales(block, blocks);
     reader.Block(block, even, odd);
     StoreU(even, panel);
     StoreU(odd, panel + kStep);

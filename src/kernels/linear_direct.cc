@@ -27,8 +27,10 @@ void DirectBlock(const float* const* x, const WeightMatrix& w, int64_t first, fl
       [&](auto t) HWY_ATTR { Unroll<kWeights>([&](auto r) HWY_ATTR { sum[t][r] = Set(0.0f); }); });
   const int64_t whole = w.cols / kSplitBlock, left = w.cols % kSplitBlock;
   const int64_t blocks = whole + (left != 0 ? 1 : 0);
-  const int64_t ahead = kWeights * w.ElementBytes(w.cols);  // the rows that come next
   for (int64_t block = 0; block < blocks; ++block) {
+    if (kFormat == WeightFormat::kMxfp4 && block % kLanes == 0) {
+      Unroll<kWeights>([&](auto r) HWY_ATTR { reader[r].LoadScales(block, blocks); });
+    }
     V even_x[kRows], odd_x[kRows];
     Unroll<kRows>([&](auto t) HWY_ATTR {
       even_x[t] = LoadU(x[t] + block * kSplitBlock);
@@ -36,7 +38,6 @@ void DirectBlock(const float* const* x, const WeightMatrix& w, int64_t first, fl
     });
     Unroll<kWeights>([&](auto r) HWY_ATTR {
       V even, odd;
-      reader[r].Prefetch(block, ahead);
       if (HWY_LIKELY(block < whole)) {
         reader[r].Block(block, even, odd);
       } else {

@@ -7,7 +7,6 @@
 #define K3_KERNELS_ROW_READER_INL_H_
 #endif
 
-#include "hwy/cache_control.h"
 #include "kernels/kernels.h"
 #include "kernels/simd-inl.h"
 
@@ -18,8 +17,9 @@ namespace HWY_NAMESPACE {
 /// One stored row, read block by block. The last block may be short for all but MXFP4.
 template <WeightFormat kFormat>
 struct RowReader {
-  const uint8_t* data;
-  const uint8_t* scales;
+  const uint8_t* data = nullptr;
+  const uint8_t* scales = nullptr;  // MXFP4 only
+  float scale[kFormat == WeightFormat::kMxfp4 ? kLanes : 1] = {};
 
   static RowReader At(const WeightMatrix& w, int64_t row) {
     const uint8_t* data = static_cast<const uint8_t*>(w.data) + row * w.ElementBytes(w.cols);
@@ -27,11 +27,24 @@ struct RowReader {
             kFormat == WeightFormat::kMxfp4 ? w.scales + row * (w.cols / kSplitBlock) : nullptr};
   }
 
+  /// Widens the scales of the next sixteen blocks; call before every sixteenth of `blocks`.
+  HWY_INLINE void LoadScales(int64_t block, int64_t blocks) {
+    if constexpr (kFormat == WeightFormat::kMxfp4) {
+      uint8_t bytes[kLanes] = {};
+      if (HWY_LIKELY(blocks - block >= kLanes)) {
+        StoreU(LoadE8m0(scales + block), scale);
+        return;
+      }
+      std::memcpy(bytes, scales + block, static_cast<size_t>(blocks - block));
+      StoreU(LoadE8m0(bytes), scale);
+    }
+  }
+
   HWY_INLINE void Block(int64_t block, V& even, V& odd) const {
     if constexpr (kFormat == WeightFormat::kBf16) {
       LoadBf16Pairs(data + block * 64, even, odd);
     } else if constexpr (kFormat == WeightFormat::kMxfp4) {
-      LoadMxfp4Block(data + block * 16, E8m0ToFloat(scales[block]), even, odd);
+      LoadMxfp4Block(data + block * 16, scale[block % kLanes], even, odd);
     } else if constexpr (kFormat == WeightFormat::kF16) {
       Deinterleave(LoadHalf(data + block * 64), LoadHalf(data + block * 64 + 32), even, odd);
     } else {
@@ -39,16 +52,6 @@ struct RowReader {
       std::memcpy(lanes, data + block * 128, sizeof(lanes));
       Deinterleave(LoadU(lanes), LoadU(lanes + kLanes), even, odd);
     }
-  }
-
-  /// Asks for the cache line that holds `block`, `bytes` further on in memory: rows are short, so
-  /// the hardware's own prefetcher would start anew with each of them.
-  HWY_INLINE void Prefetch(int64_t block, int64_t bytes) const {
-    constexpr int64_t kBlockBytes = kFormat == WeightFormat::kMxfp4 ? 16
-                                    : kFormat == WeightFormat::kF32 ? 128
-                                                                    : 64;
-    constexpr int64_t kBlocksPerLine = kBlockBytes >= 64 ? 1 : 64 / kBlockBytes;
-    if (block % kBlocksPerLine == 0) hwy::Prefetch(data + block * kBlockBytes + bytes);
   }
 
   /// The last `count` (fewer than 32) elements, zero-padded; reads no byte beyond them. MXFP4 rows

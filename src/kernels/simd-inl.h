@@ -268,6 +268,18 @@ HWY_INLINE void LoadMxfp4Block(const uint8_t* HWY_RESTRICT codes, float scale, V
 #endif
 }
 
+/// Sixteen E8M0 scales: 2^(scale - 127), with the subnormal 2^-127 for 0.
+HWY_INLINE V LoadE8m0(const uint8_t* HWY_RESTRICT scales) {
+  V r;
+  K3_FOR_PARTS(i) {
+    const hn::Rebind<uint8_t, DU> d8;
+    const hn::Vec<DU> bits =
+        hn::ShiftLeft<23>(hn::PromoteTo(DU(), hn::LoadU(d8, scales + i * kPartLanes)));
+    r.p[i] = hn::BitCast(DF(), hn::Max(bits, hn::Set(DU(), 0x00400000u)));
+  }
+  return r;
+}
+
 HWY_INLINE V LoadHalf(const uint8_t* HWY_RESTRICT x) {
   V r;
   K3_FOR_PARTS(i) {
@@ -360,6 +372,7 @@ HWY_INLINE uint16_t Load16(const uint8_t* x) {
 }
 HWY_INLINE V LoadBf16(const uint8_t* x) { K3_LANES(V, Bf16ToFloat(Load16(x + 2 * i))); }
 HWY_INLINE V LoadHalf(const uint8_t* x) { K3_LANES(V, HalfToFloat(Load16(x + 2 * i))); }
+HWY_INLINE V LoadE8m0(const uint8_t* scales) { K3_LANES(V, E8m0ToFloat(scales[i])); }
 HWY_INLINE void LoadBf16Pairs(const uint8_t* x, V& even, V& odd) {
   for (int i = 0; i < kLanes; ++i) {
     even.p[i] = Bf16ToFloat(Load16(x + 4 * i));

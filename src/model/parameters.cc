@@ -17,7 +17,7 @@ class Binder {
   /// A matrix of the trunk, whose scales (if it is MXFP4) are checked at once.
   WeightMatrix Matrix(std::string_view name, int64_t rows, int64_t cols) {
     const WeightMatrix w = ExpertMatrix(name, rows, cols);
-    const Status valid = ValidateScales(w, prefix_ + std::string(name) + ".weight_scale");
+    const Status valid = weights_.CheckScales(w, prefix_ + std::string(name));
     if (status_.ok()) status_ = valid;
     return w;
   }

@@ -78,10 +78,22 @@ Result<const TensorInfo*> WeightStore::Require(const std::string& full_name) con
 }
 
 Status WeightStore::Mismatch(const TensorInfo& tensor, std::string_view expected) const {
-  return InvalidArgument(fmt::format(
-      "{}: tensor {}: expected {}, found {} {}; config.json and the weights disagree",
-      checkpoint_->shards()[static_cast<size_t>(tensor.shard)].path, QuoteForMessage(tensor.name),
-      expected, DTypeName(tensor.dtype), tensor.shape.ToString()));
+  return InvalidArgument(
+      fmt::format("{}: tensor {}: expected {}, found {} {}; config.json and the weights disagree",
+                  ShardPath(tensor), QuoteForMessage(tensor.name), expected,
+                  DTypeName(tensor.dtype), tensor.shape.ToString()));
+}
+
+const std::string& WeightStore::ShardPath(const TensorInfo& tensor) const {
+  return checkpoint_->shards()[static_cast<size_t>(tensor.shard)].path;
+}
+
+Status WeightStore::CheckScales(const WeightMatrix& matrix, std::string_view name) const {
+  if (matrix.format != WeightFormat::kMxfp4) return OkStatus();
+  const std::string full_name = names_.Full(fmt::format("{}.weight_scale", name));
+  const Status status = ValidateScales(matrix, full_name);
+  const TensorInfo* tensor = checkpoint_->Lookup(full_name);
+  return tensor == nullptr ? status : status.WithContext(ShardPath(*tensor));
 }
 
 bool WeightStore::HasMatrix(std::string_view name) const {
@@ -130,7 +142,9 @@ Result<WeightMatrix> WeightStore::PackedMatrix(const TensorInfo& packed, const s
   matrix.rows = rows;
   matrix.cols = cols;
   matrix.format = WeightFormat::kMxfp4;
-  if (options_.validate_scales) K3_RETURN_IF_ERROR(ValidateScales(matrix, scale->name));
+  if (options_.validate_scales) {
+    K3_RETURN_IF_ERROR(ValidateScales(matrix, scale->name).WithContext(ShardPath(*scale)));
+  }
   return matrix;
 }
 
@@ -160,9 +174,10 @@ Result<std::vector<float>> WeightStore::ALog(std::string_view name, int64_t head
   for (int64_t i = heads; i < stored; ++i) {
     if (values[static_cast<size_t>(i)] != 0) {
       return Corruption(fmt::format(
-          "tensor {}: expected zeros behind the {} heads, found {} at {}; the file is damaged or "
-          "of another model",
-          QuoteForMessage(tensor->name), heads, values[static_cast<size_t>(i)], i));
+          "{}: tensor {}: expected zeros behind the {} heads, found {} at {}; the file is damaged "
+          "or of another model",
+          ShardPath(*tensor), QuoteForMessage(tensor->name), heads, values[static_cast<size_t>(i)],
+          i));
     }
   }
   values.resize(static_cast<size_t>(heads));

@@ -50,6 +50,9 @@ class WeightStore {
   /// The first `heads` values of a tensor that is padded with zeros.
   Result<std::vector<float>> ALog(std::string_view name, int64_t heads) const;
 
+  /// ValidateScales of a matrix that Matrix(name) gave, naming its shard and full name.
+  Status CheckScales(const WeightMatrix& matrix, std::string_view name) const;
+
   /// True when the matrix "name.weight" is there in either form.
   bool HasMatrix(std::string_view name) const;
 
@@ -61,6 +64,7 @@ class WeightStore {
   Result<WeightMatrix> PackedMatrix(const TensorInfo& packed, const std::string& base, int64_t rows,
                                     int64_t cols) const;
   Status Mismatch(const TensorInfo& tensor, std::string_view expected) const;
+  const std::string& ShardPath(const TensorInfo& tensor) const;
 
   const Checkpoint* checkpoint_;
   TensorNames names_;

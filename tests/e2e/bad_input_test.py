@@ -155,11 +155,11 @@ class BadModelTest(k3_binary.BinaryTest):
 
     def test_a_scale_byte_that_is_no_number(self):
         self.edit_bytes(EXPERT + ".weight_scale", 3, 255)
-        self.refuse_model("Corruption", EXPERT.removeprefix(PREFIX), "expected", "255")
+        self.refuse_model("Corruption", ".safetensors", EXPERT + ".weight_scale", "expected", "255")
 
     def test_a_log_padding_that_is_not_zero(self):
         self.edit_bytes(A_LOG, 4 * 5 + 3, 0x3F)
-        self.refuse_model("Corruption", A_LOG, "expected", "found")
+        self.refuse_model("Corruption", ".safetensors", A_LOG, "expected", "found")
 
     def test_a_half_written_checkpoint(self):
         with open(os.path.join(self.model, ".incomplete"), "w", encoding="utf-8"):
