@@ -8,11 +8,13 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <list>
 #include <map>
 
 #include "base/random.h"
 #include "model/reference_model.h"
 #include "sys/file.h"
+#include "tensor/number_formats.h"
 #include "weights/random_init.h"
 
 namespace k3::model {
@@ -318,6 +320,69 @@ TEST(ForwardTest, ABatchGivesEachSequenceTheBitsItHasAlone) {
                       .ok());
     }
     EXPECT_TRUE(SameBits(alone, got[i])) << "sequence " << i;
+  }
+}
+
+/// Every matrix of the trunk whose rows are whole blocks, packed to MXFP4. Owns the bytes.
+class PackedTrunk {
+ public:
+  explicit PackedTrunk(const Parameters& from) : parameters_(from) {
+    Pack(parameters_.embedding);
+    Pack(parameters_.head);
+    for (LayerParameters& p : parameters_.layers) {
+      for (WeightMatrix* w :
+           {&p.kda.q, &p.kda.k, &p.kda.v, &p.kda.decay_a, &p.kda.beta, &p.kda.gate, &p.mla.q_a,
+            &p.mla.kv_a, &p.mla.kv_b, &p.mla.gate, &p.moe.router, &p.moe.latent_down,
+            &p.moe.latent_up, &p.moe.shared.gate, &p.moe.shared.up}) {
+        Pack(*w);
+      }
+    }
+  }
+  const Parameters& parameters() const { return parameters_; }
+
+ private:
+  void Pack(WeightMatrix& w) {
+    if (w.empty() || w.cols % kMxfp4BlockSize != 0) return;
+    std::vector<float> row(static_cast<size_t>(w.cols));
+    auto& codes = bytes_.emplace_back(static_cast<size_t>(w.rows * w.cols / 2));
+    auto& scales = bytes_.emplace_back(static_cast<size_t>(w.rows * w.cols / kMxfp4BlockSize));
+    const kernels::KernelTable kernels = kernels::Kernels(SimdTarget::kScalar);
+    for (int64_t r = 0; r < w.rows; ++r) {
+      kernels.elementwise.widen(w, r, row.data());
+      PackMxfp4Row(row, codes.data() + r * w.cols / 2,
+                   scales.data() + r * w.cols / kMxfp4BlockSize);
+    }
+    w = {codes.data(), scales.data(), w.rows, w.cols, WeightFormat::kMxfp4};
+  }
+
+  Parameters parameters_;
+  std::list<std::vector<uint8_t>> bytes_;
+};
+
+TEST(ForwardTest, TheTrunkMayBeMxfp4Too) {
+  const Model model(Change{{"kv_lora_rank", "64"}});
+  const PackedTrunk packed(model.parameters());
+  const std::vector<int32_t> tokens = Tokens(30);
+  const ReferenceResult want = RunReference(model.config(), packed.parameters(), tokens);
+  ThreadPool pool(2);
+  Arena arena;
+  const kernels::KernelTable kernels = kernels::Kernels(BestSimdTarget());
+  const ForwardContext ctx{.exec = {&pool, &arena, &kernels}};
+  for (AttentionForm form : {AttentionForm::kPrefill, AttentionForm::kDecode}) {
+    cache::SequenceState state(model.config());
+    std::vector<float> logits(30 * 96);
+    const Batch batch{{{&state, tokens, form}}};
+    ASSERT_TRUE(
+        Forward(ctx, model.config(), packed.parameters(), batch, AllRows(30), logits.data()).ok());
+    double error = 0, norm = 0;
+    for (size_t t = 0; t < 30 && want.route_margin[t] > 2e-5; ++t) {
+      for (size_t i = t * 96; i < (t + 1) * 96; ++i) {
+        error += (logits[i] - want.logits[i]) * (logits[i] - want.logits[i]);
+        norm += want.logits[i] * want.logits[i];
+      }
+    }
+    // 5e-5 is the bar for random checkpoints of any shape.
+    EXPECT_LE(std::sqrt(error / norm), 5e-5);
   }
 }
 
