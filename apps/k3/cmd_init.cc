@@ -98,7 +98,7 @@ void AddInitCommand(CLI::App& app, Invocation& invocation) {
   command
       ->add_option("--layers", options->layers,
                    "Writes only the layers A to B, counted from 0: a slice of a model that is too "
-                   "large, for inspection and benchmarks. It cannot be run alone.")
+                   "large, to inspect or to read from. It cannot be run alone.")
       ->type_name("A-B");
   command
       ->add_option("--shard-size", options->shard_bytes_max,

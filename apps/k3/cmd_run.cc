@@ -163,10 +163,12 @@ void AddSamplingOptions(CLI::App& command, RunOptions& options) {
                   "Drops tokens with less than this share of the best one's probability.")
       ->type_name("P")
       ->capture_default_str();
-  command.add_flag("--greedy", options.greedy, "Takes the best token each time: temperature 0.");
+  command.add_flag("--greedy", options.greedy, "Takes the best token each time: temperature 0.")
+      ->excludes("--temperature");
   command
       .add_option("--seed", options.seed,
                   "The same seed, prompt and options give the same text, on every machine.")
+      ->check(CLI::NonNegativeNumber)
       ->type_name("N")
       ->capture_default_str();
 }

@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* kTargetVariable = "K3_TARGET";
 
-bool IsSeparator(char c) { return c == ',' || c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
+bool IsSpace(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 
 }  // namespace
 
@@ -67,12 +67,14 @@ Result<EngineOptions> MakeEngineOptions(int threads, bool needs_tokenizer) {
 
 Result<std::vector<int32_t>> ParseTokenIds(std::string_view text, std::string_view where) {
   std::vector<int32_t> ids;
-  size_t at = 0;
-  while (true) {
-    while (at < text.size() && IsSeparator(text[at])) ++at;
-    if (at == text.size()) return ids;
+  const auto skip_space = [&](size_t at) {
+    while (at < text.size() && IsSpace(text[at])) ++at;
+    return at;
+  };
+  size_t at = skip_space(0);
+  while (at < text.size()) {
     size_t end = at;
-    while (end < text.size() && !IsSeparator(text[end])) ++end;
+    while (end < text.size() && !IsSpace(text[end]) && text[end] != ',') ++end;
     const std::string_view word = text.substr(at, end - at);
     int32_t id = 0;
     const auto [stop, error] = std::from_chars(word.data(), word.data() + word.size(), id);
@@ -81,8 +83,17 @@ Result<std::vector<int32_t>> ParseTokenIds(std::string_view text, std::string_vi
                                          where, ids.size() + 1, QuoteForMessage(word)));
     }
     ids.push_back(id);
-    at = end;
+    at = skip_space(end);
+    if (at == text.size() || text[at] != ',') continue;
+    // A comma promises another id: one that was dropped must not go unnoticed.
+    const size_t after = skip_space(at + 1);
+    if (after == text.size()) {
+      return InvalidArgument(
+          fmt::format("{}: expected a token id after the last comma, found none", where));
+    }
+    at = after;
   }
+  return ids;
 }
 
 Result<Tokenizer> OpenTokenizer(const std::string& dir) {

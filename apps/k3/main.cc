@@ -32,7 +32,7 @@ constexpr const char* kFooter =
     "\n"
     "`k3 COMMAND --help` tells about one command.\n"
     "Environment: K3_TARGET=scalar|avx2|avx512 forces a SIMD target (results do not change).\n"
-    "Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.";
+    "Exit codes: 0 done, 1 failed, 2 not parsed, 130 interrupted.";
 
 int Report(const Status& status) {
   // A reader that has seen enough is no failure.
