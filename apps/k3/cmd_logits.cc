@@ -4,6 +4,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -156,6 +158,13 @@ Result<std::vector<int64_t>> RunTokens(Engine& engine, std::span<const int32_t> 
     if (layers != nullptr) K3_RETURN_IF_ERROR(layers->status());
     const std::span<const float> filled =
         std::span(logits).first(count * static_cast<size_t>(vocab));
+    for (size_t i = 0; i < filled.size(); ++i) {
+      if (std::isfinite(filled[i])) continue;
+      return Corruption(fmt::format(
+          "token {}: expected finite logits, found {} for id {}; a weight "
+          "or config.json is damaged",
+          at + i / static_cast<size_t>(vocab), filled[i], i % static_cast<size_t>(vocab)));
+    }
     K3_RETURN_IF_ERROR(out.Append(std::as_bytes(filled)));
     for (size_t i = 0; i < count; ++i) {
       const float* row = logits.data() + i * static_cast<size_t>(vocab);
@@ -164,6 +173,23 @@ Result<std::vector<int64_t>> RunTokens(Engine& engine, std::span<const int32_t> 
     bar.Update(static_cast<int64_t>(at + count), std::ssize(tokens));
   }
   return best;
+}
+
+/// Refuses to write over a file of the model that is being read.
+Status CheckNotOfTheModel(const Checkpoint& checkpoint, const std::string& path) {
+  std::vector<std::string> own;
+  for (std::string_view name : {kConfigFileName, kIndexFileName, kGenerationConfigFileName}) {
+    own.push_back(JoinPath(checkpoint.dir(), name));
+  }
+  for (const ShardInfo& shard : checkpoint.shards()) own.push_back(shard.path);
+  for (const std::string& file : own) {
+    std::error_code error;
+    if (std::filesystem::equivalent(file, path, error) && !error) {
+      return InvalidArgument(fmt::format(
+          "--out: {} is a file of the model that is being read; choose another name", path));
+    }
+  }
+  return OkStatus();
 }
 
 Result<int> Logits(const LogitsOptions& options) {
@@ -184,6 +210,7 @@ Result<int> Logits(const LogitsOptions& options) {
     K3_RETURN_IF_ERROR(layers->Open(config));
   }
   const bool logits_beside = options.out.empty();
+  K3_RETURN_IF_ERROR(CheckNotOfTheModel(engine->checkpoint(), options.out));
   K3_TRY(OutputFile out,
          OutputFile::Create(
              *files, logits_beside ? JoinPath(options.hidden_dir, kLogitsFileName) : options.out));

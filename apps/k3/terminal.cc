@@ -132,9 +132,24 @@ void CatchInterrupt() {
 
 bool WasInterrupted() { return interrupted != 0; }
 
-void IgnoreWriteSignals() {
+namespace {
+
+/// A mapped file that shrank, or a disk that failed to read, ends here. Only calls that a signal
+/// handler may make.
+void EndOnMappingFault(int /*signal*/) {
+  constexpr std::string_view kMessage =
+      "k3: IoError: a file of the model could not be read: it was cut while in use, or the disk "
+      "failed; check it and start again\n";
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kMessage.data(), kMessage.size());
+  _exit(1);
+}
+
+}  // namespace
+
+void PrepareSignals() {
   signal(SIGPIPE, SIG_IGN);
   signal(SIGXFSZ, SIG_IGN);
+  signal(SIGBUS, EndOnMappingFault);
 }
 
 std::string FormatBytes(int64_t bytes) {

@@ -49,8 +49,9 @@ class ProgressBar {
 void CatchInterrupt();
 bool WasInterrupted();
 
-/// A closed pipe or a file beyond its limit is reported by the write to it, not by a signal.
-void IgnoreWriteSignals();
+/// A closed pipe or a file beyond its limit is reported by the write to it, not by a signal. A
+/// mapped file that is cut while in use ends the program with a message.
+void PrepareSignals();
 
 /// "1.50 GiB", "980 B".
 std::string FormatBytes(int64_t bytes);

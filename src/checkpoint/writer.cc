@@ -72,7 +72,7 @@ Result<std::string> BuildHeader(std::span<const TensorDeclaration> tensors,
 }  // namespace
 
 Result<AtomicFile> AtomicFile::Create(FileSystem& files, std::string path) {
-  K3_TRY(std::unique_ptr<WritableFile> file, files.Create(path + ".partial"));
+  K3_TRY(std::unique_ptr<WritableFile> file, files.Create(k3::PartialPath(path)));
   return AtomicFile(files, std::move(path), std::move(file));
 }
 

@@ -6,8 +6,9 @@
 //   3}}})); K3_RETURN_IF_ERROR(shard.Append(bytes));   // all tensors' bytes in the order declared
 //   K3_RETURN_IF_ERROR(shard.Finish());
 //
-// Every file is written as "<path>.partial", synced and renamed when it is whole; a writer that is
-// dropped or fails removes its partial file. The FileSystem must outlive the writer. One thread.
+// Every file is written as "<path>.<process>.partial", synced and renamed when it is whole; a
+// writer that is dropped or fails removes its partial file. The FileSystem must outlive the writer.
+// One thread.
 //
 // Failures: InvalidArgument for a bad declaration, ResourceExhausted for a full disk (naming path
 // and bytes needed), else what the file system reports. Appending another number of bytes than
@@ -51,7 +52,7 @@ class AtomicFile {
  private:
   AtomicFile(FileSystem& files, std::string path, std::unique_ptr<WritableFile> file)
       : files_(&files), path_(std::move(path)), file_(std::move(file)) {}
-  std::string PartialPath() const { return path_ + ".partial"; }
+  std::string PartialPath() const { return k3::PartialPath(path_); }
 
   FileSystem* files_;
   std::string path_;

@@ -39,7 +39,7 @@ TEST_F(WriterTest, StreamsAShardInOddChunks) {
       ASSERT_TRUE(writer.Append(AsBytes(std::string_view(data).substr(at, 7))).ok());
     }
     EXPECT_EQ(writer.remaining_bytes(), 0);
-    EXPECT_EQ(Names(), std::vector<std::string>{"x.safetensors.partial"});
+    EXPECT_EQ(Names(), std::vector<std::string>{PartialPath("x.safetensors")});
     ASSERT_TRUE(writer.Finish().ok());
   }
   EXPECT_EQ(Names(), std::vector<std::string>{"x.safetensors"});

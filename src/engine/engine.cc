@@ -52,6 +52,11 @@ Result<std::unique_ptr<Engine>> Engine::Open(const std::string& dir, const Engin
                     dir, part->first, part->last));
   }
   std::unique_ptr<Engine> engine(new Engine(std::move(checkpoint), options));
+  if (options.threads > 0 && engine->threads() < options.threads) {
+    return ResourceExhausted(
+        fmt::format("threads: expected {}, the system gave {}; ask for fewer or raise its limits",
+                    options.threads, engine->threads()));
+  }
   if (options.needs_tokenizer) {
     K3_TRY(Tokenizer tokenizer, LoadTokenizer(dir, engine->config().vocab_size));
     engine->tokenizer_ = std::move(tokenizer);

@@ -110,9 +110,10 @@ class RealFileSystem : public FileSystem {
     return std::unique_ptr<ReadableFile>(std::make_unique<RealReadableFile>(path, fd, size));
   }
   Result<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
-    const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (fd < 0) return SystemError("cannot create", path, errno);
-    return std::unique_ptr<WritableFile>(std::make_unique<RealWritableFile>(path, fd));
+    return OpenWritable(path, O_TRUNC);
+  }
+  Result<std::unique_ptr<WritableFile>> CreateNew(const std::string& path) override {
+    return OpenWritable(path, O_EXCL);
   }
   Status Rename(const std::string& from, const std::string& to) override {
     if (rename(from.c_str(), to.c_str()) != 0)
@@ -151,6 +152,18 @@ class RealFileSystem : public FileSystem {
     std::sort(names.begin(), names.end());
     return names;
   }
+
+ private:
+  static Result<std::unique_ptr<WritableFile>> OpenWritable(const std::string& path, int flag) {
+    const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | flag, 0644);
+    if (fd < 0 && errno == EEXIST) {
+      return InvalidArgument(path +
+                             ": expected no such file, found one; another process may be "
+                             "writing here");
+    }
+    if (fd < 0) return SystemError("cannot create", path, errno);
+    return std::unique_ptr<WritableFile>(std::make_unique<RealWritableFile>(path, fd));
+  }
 };
 
 }  // namespace
@@ -168,8 +181,12 @@ Result<std::string> ReadWholeFile(FileSystem& files, const std::string& path, in
   return content;
 }
 
+std::string PartialPath(const std::string& path) {
+  return fmt::format("{}.{}.partial", path, getpid());
+}
+
 Status WriteFileAtomically(FileSystem& files, const std::string& path, std::string_view content) {
-  const std::string partial = path + ".partial";
+  const std::string partial = PartialPath(path);
   K3_TRY(std::unique_ptr<WritableFile> file, files.Create(partial));
   Status status = file->Append(AsBytes(content));
   if (status.ok()) status = file->Sync();

@@ -40,6 +40,8 @@ class FileSystem {
   virtual Result<std::unique_ptr<ReadableFile>> OpenReadable(const std::string& path) = 0;
   /// Creates or truncates.
   virtual Result<std::unique_ptr<WritableFile>> Create(const std::string& path) = 0;
+  /// Creates; InvalidArgument when there is one already, also when another process was faster.
+  virtual Result<std::unique_ptr<WritableFile>> CreateNew(const std::string& path) = 0;
   virtual Status Rename(const std::string& from, const std::string& to) = 0;
   virtual Status Remove(const std::string& path) = 0;
   /// Makes the directory and its parents; an existing one is fine.
@@ -57,7 +59,10 @@ std::unique_ptr<FileSystem> MakeRealFileSystem();
 /// Reads a whole file of at most `bytes_max` bytes; a larger one is InvalidArgument.
 Result<std::string> ReadWholeFile(FileSystem& files, const std::string& path, int64_t bytes_max);
 
-/// Writes `path`.partial, syncs it and renames it over `path`: never a half-written file.
+/// Where a file stands while it is being written: beside `path`, apart for each process.
+std::string PartialPath(const std::string& path);
+
+/// Writes PartialPath(path), syncs it and renames it over `path`: never a half-written file.
 Status WriteFileAtomically(FileSystem& files, const std::string& path, std::string_view content);
 
 inline std::span<const std::byte> AsBytes(std::string_view text) {

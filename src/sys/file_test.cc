@@ -28,7 +28,9 @@ TEST_F(FileTest, WritesAtomicallyAndReadsBack) {
   const std::string path = dir_ + "/a.txt";
   ASSERT_TRUE(WriteFileAtomically(*files_, path, "hello").ok());
   EXPECT_EQ(*ReadWholeFile(*files_, path, 100), "hello");
-  EXPECT_FALSE(files_->Exists(path + ".partial"));
+  EXPECT_FALSE(files_->Exists(PartialPath(path)));
+  EXPECT_EQ(files_->CreateNew(path).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(*ReadWholeFile(*files_, path, 100), "hello");
   EXPECT_EQ(ReadWholeFile(*files_, path, 3).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(*files_->List(dir_), std::vector<std::string>{"a.txt"});
 }

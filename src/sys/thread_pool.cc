@@ -1,6 +1,7 @@
 #include "sys/thread_pool.h"
 
 #include <algorithm>
+#include <system_error>
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -36,7 +37,12 @@ void SetFloatingPointMode() {
 ThreadPool::ThreadPool(int threads_count) : threads_count_(std::max(threads_count, 1)) {
   SetFloatingPointMode();
   for (int worker = 1; worker < threads_count_; ++worker) {
-    threads_.emplace_back([this, worker] { WorkerLoop(worker); });
+    try {
+      threads_.emplace_back([this, worker] { WorkerLoop(worker); });
+    } catch (const std::system_error&) {
+      threads_count_ = worker;
+      return;
+    }
   }
 }
 

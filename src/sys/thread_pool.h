@@ -26,7 +26,8 @@ void SetFloatingPointMode();
 
 class ThreadPool {
  public:
-  /// `threads_count` >= 1 counts the caller; 1 starts no thread.
+  /// `threads_count` >= 1 counts the caller; 1 starts no thread. Where the system refuses threads,
+  /// threads_count() says how many there are.
   explicit ThreadPool(int threads_count);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -61,7 +62,7 @@ class ThreadPool {
   bool Join(uint64_t job);
   void Work(int worker);
 
-  const int threads_count_;
+  int threads_count_;  // fixed once constructed
   std::vector<std::thread> threads_;
 
   // The current job. Written by the caller while `gate_` is shut; a worker reads it only between

@@ -163,6 +163,7 @@ Status CheckDirectory(FileSystem& files, const std::string& dir) {
   K3_TRY(const std::vector<std::string> names, files.List(dir));
   for (const std::string& name : names) {
     if (name == kIncompleteMarkerName || name == kConfigFileName || name == kIndexFileName ||
+        name == "tiktoken.model" || name == "tokenizer_config.json" ||
         name.ends_with(".safetensors") || name.ends_with(".partial")) {
       return InvalidArgument(
           fmt::format("{}: expected a directory without a checkpoint, found {}; choose another one "
@@ -262,7 +263,9 @@ class CheckpointWriter {
   }
 
   Status WriteMarker() {
-    K3_TRY(const std::unique_ptr<WritableFile> marker, files_.Create(Path(kIncompleteMarkerName)));
+    K3_TRY(const std::unique_ptr<WritableFile> marker,
+           files_.CreateNew(Path(kIncompleteMarkerName)));
+    owns_marker_ = true;
     const Status written =
         marker->Append(AsBytes("This checkpoint is being written, or writing it was cut off.\n"));
     const Status synced = written.ok() ? marker->Sync() : written;
@@ -309,6 +312,8 @@ class CheckpointWriter {
 
   void RemoveAll() {
     // The marker goes last, and stays when something else does: what is left must not open.
+    // Without a marker of our own the directory is another process's.
+    if (!owns_marker_) return;
     bool all_removed = true;
     for (const std::string& name : created_) {
       if (files_.Exists(Path(name)) && !files_.Remove(Path(name)).ok()) all_removed = false;
@@ -333,6 +338,7 @@ class CheckpointWriter {
   RandomFiller filler_;
   Planner planner_;
   RandomCheckpointSummary summary_;
+  bool owns_marker_ = false;
   std::vector<std::string> created_;  // file names, the marker left out
   std::vector<std::byte> buffer_ = std::vector<std::byte>(kBufferBytes);
   std::vector<Piece> pieces_;

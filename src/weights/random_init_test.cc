@@ -33,6 +33,11 @@ class FullDisk : public FileSystem {
     K3_TRY(std::unique_ptr<WritableFile> file, real_->Create(path));
     return std::unique_ptr<WritableFile>(std::make_unique<File>(this, path, std::move(file)));
   }
+  Result<std::unique_ptr<WritableFile>> CreateNew(const std::string& path) override {
+    K3_RETURN_IF_ERROR(Spend(path));
+    K3_TRY(std::unique_ptr<WritableFile> file, real_->CreateNew(path));
+    return std::unique_ptr<WritableFile>(std::make_unique<File>(this, path, std::move(file)));
+  }
   Status Rename(const std::string& from, const std::string& to) override {
     K3_RETURN_IF_ERROR(Spend(to));
     return real_->Rename(from, to);

@@ -166,6 +166,40 @@ class BadModelTest(k3_binary.BinaryTest):
             pass
         self.refuse_model("Corruption", ".incomplete")
 
+    def test_numbers_that_leave_float32(self):
+        shard = k3_binary.shard_of(self.model, PREFIX + "norm.weight")
+        header, data = k3_binary.read_shard(shard)
+        begin, end = header[PREFIX + "norm.weight"]["data_offsets"]
+        nan = b"\xC0\x7F" * ((end - begin) // 2)
+        k3_binary.write_shard(shard, header, data[:begin] + nan + data[end:])
+        self.refuse_model("Corruption", "token 0", "finite", "nan")
+
+    def test_an_output_that_is_a_file_of_the_model(self):
+        for name in ("config.json", "model-00001-of-00003.safetensors"):
+            out = os.path.join(self.model, name)
+            before = os.stat(out).st_size
+            self.refuse("logits", self.model, "--tokens", "1", "--out", out,
+                        says=("InvalidArgument", name, "file of the model"))
+            self.assertEqual(os.stat(out).st_size, before)
+
+    def test_more_threads_than_the_system_gives(self):
+        def few_addresses():
+            resource.setrlimit(resource.RLIMIT_AS, (400 << 20, 400 << 20))
+        result = self.k3("logits", self.model, "--tokens", "1", "--out", self.path("out"),
+                         "--threads", "1000", preexec_fn=few_addresses)
+        self.assertEqual(result.returncode, 1)
+        self.assertRegex(result.stderr, b"threads|memory")
+
+    def test_a_shard_that_is_cut_while_it_is_read(self):
+        model = self.copy_model(KJV, "live")
+        words = [self.binary, "run", model, "In", "--ignore-eos", "--max-tokens", "1000000"]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            self.assertNotEqual(process.stdout.read(1), b"")
+            os.truncate(os.path.join(model, "model-00001-of-00001.safetensors"), 200000)
+            _, stderr = process.communicate(timeout=k3_binary.TIMEOUT_S)
+        self.assertEqual(process.returncode, 1)
+        self.assertIn(b"cut while in use", stderr)
+
 
 class BadConfigTest(k3_binary.BinaryTest):
 
@@ -275,7 +309,7 @@ class BadRequestTest(k3_binary.BinaryTest):
     def test_token_ids_that_are_none_or_out_of_range(self):
         for tokens, says in (("5,512", ("512", "[0, 512)")), ("-1", ("-1",)), ("5,x", ("entry 2", "x")),
                              ("5;6", ()), ("99999999999", ("99999999999",)), ("1.5", ()),
-                             (",", ("at least one",)),
+                             (",", ("entry 1", "token id")),
                              ("@" + self.path("absent"), ("NotFound", "absent"))):
             with self.subTest(tokens):
                 self.refuse("logits", TINY, "--tokens=" + tokens, "--out", self.path("out"), says=says)

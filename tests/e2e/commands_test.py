@@ -310,6 +310,25 @@ class InitTest(k3_binary.BinaryTest):
         self.assertTrue(all(first[name] != other[name] for name in shards))
         self.assertNotIn(".incomplete", first)
 
+    def test_two_at_once_into_one_directory(self):
+        out = self.path("shared")
+        words = [self.binary, "init", "--config", os.path.join(KJV, "config.json"), "--out", out]
+        both = [subprocess.Popen([*words, "--seed", str(seed)], stdout=subprocess.PIPE,
+                                 stderr=subprocess.PIPE) for seed in (1, 2)]
+        for process in both:
+            process.communicate(timeout=k3_binary.TIMEOUT_S)
+        self.assertEqual(sorted(process.returncode for process in both), [0, 1])
+        self.succeed("run", out, "a", "--max-tokens", "1")
+
+    def test_a_tokenizer_that_is_there_is_kept(self):
+        out = self.path("kept")
+        os.mkdir(out)
+        with open(os.path.join(out, "tiktoken.model"), "w", encoding="utf-8") as stream:
+            stream.write("mine")
+        self.refuse("init", "--config", os.path.join(KJV, "config.json"), "--out", out,
+                    says=("tiktoken.model",))
+        self.assertEqual(os.listdir(out), ["tiktoken.model"])
+
     def test_a_slice_of_layers(self):
         model = self.init("slice", "--layers", "3-4", "--shard-size", "200000")
         report = json.loads(self.succeed("inspect", model, "--json").stdout)
@@ -347,6 +366,11 @@ class EndingTest(k3_binary.BinaryTest):
         for name in names:
             text = self.succeed(name, "--help").stdout.decode()
             self.assertRegex(text, rf"Usage: k3 {name}", name)
+
+    def test_token_ids_are_taken_strictly(self):
+        for ids in ("1,,2", "1,", ",1", "1;2", "-1", "1.5", ""):
+            with self.subTest(ids):
+                self.refuse("logits", KJV, "--tokens", ids, "--out", self.path("out"), says=("--tokens",))
 
     def test_usage_errors_exit_with_two(self):
         self.refuse("dance", code=2, says=("no command", "dance"))
