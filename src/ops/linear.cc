@@ -1,6 +1,8 @@
 #include "ops/linear.h"
 
 #include <algorithm>
+#include <atomic>
+#include <new>
 
 #include "base/arithmetic.h"
 #include "base/check.h"
@@ -63,6 +65,32 @@ void RunPanels(const ExecContext& ctx, const Piece& piece, float* weight_panels)
       }
     }
   }
+}
+
+/// The pieces that one thread starts with.
+struct alignas(64) Stream {
+  std::atomic<int64_t> next;
+  int64_t end;
+};
+
+/// Runs all pieces. Every thread goes through a run of neighbours, since memory is read fastest in
+/// long streams, and then helps with what the others have left.
+template <typename RunPiece>
+void RunInStreams(const ExecContext& ctx, int64_t pieces_count, const RunPiece& run) {
+  const int64_t streams_count = ctx.pool->threads_count();
+  Stream* streams = ctx.arena->Allocate<Stream>(streams_count);
+  for (int64_t s = 0; s < streams_count; ++s) {
+    new (&streams[s]) Stream{.next = pieces_count * s / streams_count,
+                             .end = pieces_count * (s + 1) / streams_count};
+  }
+  ctx.pool->ParallelFor(streams_count, 1, [&](int64_t begin, int64_t end, int worker) {
+    for (int64_t first = begin; first < end; ++first) {
+      for (int64_t s = 0; s < streams_count; ++s) {
+        Stream& stream = streams[(first + s) % streams_count];
+        for (int64_t i = stream.next++; i < stream.end; i = stream.next++) run(i, worker);
+      }
+    }
+  });
 }
 
 }  // namespace
@@ -151,13 +179,11 @@ void Linear(const ExecContext& ctx, std::span<const LinearTask> tasks) {
     }
   }
   float* scratch = ctx.arena->Allocate<float>(panel_floats * ctx.pool->threads_count());
-  ctx.pool->ParallelFor(pieces_count, 1, [&](int64_t begin, int64_t end, int worker) {
-    for (int64_t i = begin; i < end; ++i) {
-      if (UsesPanels(*pieces[i].task)) {
-        RunPanels(ctx, pieces[i], scratch + worker * panel_floats);
-      } else {
-        RunDirect(ctx, pieces[i]);
-      }
+  RunInStreams(ctx, pieces_count, [&](int64_t i, int worker) {
+    if (UsesPanels(*pieces[i].task)) {
+      RunPanels(ctx, pieces[i], scratch + worker * panel_floats);
+    } else {
+      RunDirect(ctx, pieces[i]);
     }
   });
 }
