@@ -16,7 +16,7 @@ using kernels::kTileRows;
 
 // Bytes of weights that one piece of work reads when few rows use them: long enough to stream,
 // short enough to balance.
-constexpr int64_t kStreamBytes = 256 << 10;
+constexpr int64_t kStreamBytes = 128 << 10;
 // Float32 panel bytes of weights, and of activations, that stay in the second-level cache.
 constexpr int64_t kWeightPanelBytes = 256 << 10;
 constexpr int64_t kRowPanelBytes = 384 << 10;
