@@ -6,6 +6,7 @@
 
 #include "base/arithmetic.h"
 #include "base/check.h"
+#include "ops/make_rows.h"
 
 namespace k3::ops {
 namespace {
@@ -98,21 +99,9 @@ void RunInStreams(const ExecContext& ctx, int64_t pieces_count, const RunPiece& 
 int64_t RowSet::k_padded() const { return RoundUp(k, kSplitBlock); }
 
 RowSet SplitRows(const ExecContext& ctx, const float* x, int64_t count, int64_t k, int64_t ldx) {
-  RowSet set;
-  set.count = count;
-  set.k = k;
-  const int64_t width = set.k_padded();
-  float* split = ctx.arena->Allocate<float>(count * width);
-  const float** rows = ctx.arena->Allocate<const float*>(count);
-  ctx.pool->ParallelFor(count, 8, [&](int64_t begin, int64_t end, int) {
-    for (int64_t t = begin; t < end; ++t) {
-      ctx.kernels->linear.split_row(x + t * ldx, k, split + t * width);
-      rows[t] = split + t * width;
-    }
+  return MakeRows(ctx, count, k, [&](int64_t t, float* split) {
+    ctx.kernels->linear.split_row(x + t * ldx, k, split);
   });
-  set.rows = rows;
-  PackPanels(ctx, {&set, 1});
-  return set;
 }
 
 RowSet GatherRows(const ExecContext& ctx, const RowSet& from, std::span<const int32_t> index) {

@@ -1,37 +1,8 @@
 #include "ops/rows.h"
 
-#include <algorithm>
-
-#include "base/arithmetic.h"
-#include "base/check.h"
+#include "ops/make_rows.h"
 
 namespace k3::ops {
-namespace {
-
-// Rows per piece: a single decoded token stays on the calling thread.
-constexpr int64_t kGrain = 4;
-
-/// A RowSet over freshly allocated split rows, filled by fill(t, split row).
-template <typename Fill>
-RowSet MakeRows(const ExecContext& ctx, int64_t count, int64_t k, const Fill& fill) {
-  RowSet set;
-  set.count = count;
-  set.k = k;
-  const int64_t width = set.k_padded();
-  float* split = ctx.arena->Allocate<float>(count * width);
-  const float** rows = ctx.arena->Allocate<const float*>(count);
-  ctx.pool->ParallelFor(count, kGrain, [&](int64_t begin, int64_t end, int) {
-    for (int64_t t = begin; t < end; ++t) {
-      rows[t] = split + t * width;
-      fill(t, split + t * width);
-    }
-  });
-  set.rows = rows;
-  PackPanels(ctx, {&set, 1});
-  return set;
-}
-
-}  // namespace
 
 RowSet NormRows(const ExecContext& ctx, const float* x, int64_t count, std::span<const float> w,
                 float eps) {
@@ -55,7 +26,7 @@ RowSet SituRows(const ExecContext& ctx, float* gate, const float* up, int64_t co
 void Embed(const ExecContext& ctx, const WeightMatrix& table, std::span<const int32_t> ids,
            float* y) {
   ctx.pool->ParallelFor(
-      static_cast<int64_t>(ids.size()), kGrain, [&](int64_t begin, int64_t end, int) {
+      static_cast<int64_t>(ids.size()), kRowsGrain, [&](int64_t begin, int64_t end, int) {
         for (int64_t t = begin; t < end; ++t) {
           ctx.kernels->elementwise.widen(table, ids[static_cast<size_t>(t)], y + t * table.cols);
         }
@@ -63,7 +34,7 @@ void Embed(const ExecContext& ctx, const WeightMatrix& table, std::span<const in
 }
 
 void AddRows(const ExecContext& ctx, const float* x, int64_t count, int64_t n, float* y) {
-  ctx.pool->ParallelFor(count, kGrain, [&](int64_t begin, int64_t end, int) {
+  ctx.pool->ParallelFor(count, kRowsGrain, [&](int64_t begin, int64_t end, int) {
     ctx.kernels->elementwise.add(x + begin * n, (end - begin) * n, y + begin * n);
   });
 }
@@ -77,7 +48,7 @@ void MixSources(const ExecContext& ctx, std::span<const float* const> sources,
   const float** all_rows =
       ctx.arena->Allocate<const float*>(sources_count * ctx.pool->threads_count());
   float* all_p = ctx.arena->Allocate<float>(sources_count * ctx.pool->threads_count());
-  ctx.pool->ParallelFor(count, kGrain, [&](int64_t begin, int64_t end, int worker) {
+  ctx.pool->ParallelFor(count, kRowsGrain, [&](int64_t begin, int64_t end, int worker) {
     const float** rows = all_rows + worker * sources_count;
     float* p = all_p + worker * sources_count;
     for (int64_t t = begin; t < end; ++t) {
