@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/arithmetic.h"
+#include "base/check.h"
 
 namespace k3::cache {
 namespace {
@@ -29,6 +30,28 @@ std::unique_ptr<KdaState> MakeKdaState(const KdaConfig& kda) {
   state->u = FloatArray(kda.heads * kChunkTokens * state->value_stride);
   state->conv = FloatArray((kda.conv_kernel - 1) * 3 * kda.heads * kda.head_dim);
   return state;
+}
+
+using KdaLayers = std::vector<std::unique_ptr<KdaState>>;
+
+KdaLayers CloneLayers(const KdaLayers& layers) {
+  KdaLayers copy;
+  for (const auto& layer : layers) {
+    copy.push_back(layer == nullptr ? nullptr : std::make_unique<KdaState>(layer->Clone()));
+  }
+  return copy;
+}
+
+int64_t LayersBytes(const KdaLayers& layers) {
+  int64_t total = 0;
+  for (const auto& layer : layers) {
+    if (layer == nullptr) continue;
+    for (const FloatArray* array :
+         {&layer->state, &layer->decay, &layer->keys, &layer->alpha, &layer->u, &layer->conv}) {
+      total += array->count() * static_cast<int64_t>(sizeof(float));
+    }
+  }
+  return total;
 }
 
 }  // namespace
@@ -86,14 +109,7 @@ SequenceState::SequenceState(const ModelConfig& config) {
 }
 
 int64_t SequenceState::bytes() const {
-  int64_t total = 0;
-  for (const auto& layer : kda_) {
-    if (layer == nullptr) continue;
-    for (const FloatArray* array :
-         {&layer->state, &layer->decay, &layer->keys, &layer->alpha, &layer->u, &layer->conv}) {
-      total += array->count() * static_cast<int64_t>(sizeof(float));
-    }
-  }
+  int64_t total = LayersBytes(kda_);
   for (const auto& layer : mla_) {
     if (layer != nullptr) total += layer->bytes();
   }
@@ -103,13 +119,21 @@ int64_t SequenceState::bytes() const {
 SequenceState SequenceState::Clone() const {
   SequenceState copy;
   copy.length_ = length_;
-  for (const auto& layer : kda_) {
-    copy.kda_.push_back(layer == nullptr ? nullptr : std::make_unique<KdaState>(layer->Clone()));
-  }
+  copy.kda_ = CloneLayers(kda_);
   for (const auto& layer : mla_) {
     copy.mla_.push_back(layer == nullptr ? nullptr : std::make_unique<MlaLatents>(layer->Clone()));
   }
   return copy;
+}
+
+int64_t SequenceMark::bytes() const { return LayersBytes(kda); }
+
+SequenceMark SequenceState::Mark() const { return {length_, CloneLayers(kda_)}; }
+
+void SequenceState::Rewind(const SequenceMark& mark) {
+  K3_CHECK(mark.length <= length_, "a mark of this sequence lies before its end");
+  kda_ = CloneLayers(mark.kda);
+  length_ = mark.length;
 }
 
 int64_t SequenceStateBytes(const ModelConfig& config, int64_t tokens) {

@@ -76,6 +76,15 @@ class MlaLatents {
   std::vector<FloatArray> pages_;
 };
 
+/// A sequence at an earlier length: the KDA states as they were, of a fixed size. The latents of
+/// MLA stay where they are, since later tokens only add rows behind them.
+struct SequenceMark {
+  int64_t length = 0;
+  std::vector<std::unique_ptr<KdaState>> kda;  // [layers], null for MLA layers
+
+  int64_t bytes() const;
+};
+
 class SequenceState {
  public:
   explicit SequenceState(const ModelConfig& config);
@@ -93,6 +102,12 @@ class SequenceState {
 
   int64_t bytes() const;
   SequenceState Clone() const;
+
+  /// The sequence as it is now, to come back to.
+  SequenceMark Mark() const;
+  /// Forgets every token behind `mark`, which must be of this sequence, no longer than it is now,
+  /// and taken after any Rewind to a smaller length. The mark may be used again.
+  void Rewind(const SequenceMark& mark);
 
  private:
   SequenceState() = default;

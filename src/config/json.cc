@@ -21,11 +21,15 @@ class TreeBuilder : public nlohmann::json_sax<nlohmann::json> {
   bool boolean(bool value) override { return Add(JsonValue(value)); }
   bool number_integer(int64_t value) override { return Add(JsonValue(value)); }
   bool number_unsigned(uint64_t value) override {
-    if (value > static_cast<uint64_t>(INT64_MAX)) return Add(JsonValue(static_cast<double>(value)));
+    if (value > static_cast<uint64_t>(INT64_MAX)) {
+      return Add(JsonValue(JsonBigInteger{std::to_string(value)}));
+    }
     return Add(JsonValue(static_cast<int64_t>(value)));
   }
-  bool number_float(double value, const std::string& /*text*/) override {
-    return Add(JsonValue(value));
+  bool number_float(double value, const std::string& text) override {
+    // Integers beyond 64 bits come this way too.
+    const bool is_integer = text.find_first_of(".eE") == std::string::npos;
+    return Add(is_integer ? JsonValue(JsonBigInteger{text}) : JsonValue(value));
   }
   bool string(std::string& value) override { return Add(JsonValue(std::move(value))); }
   bool binary(nlohmann::json::binary_t& /*value*/) override { return false; }
@@ -117,6 +121,7 @@ class TreeBuilder : public nlohmann::json_sax<nlohmann::json> {
 std::optional<double> JsonValue::number() const {
   if (const int64_t* integer = std::get_if<int64_t>(&value_)) return static_cast<double>(*integer);
   if (const double* fraction = std::get_if<double>(&value_)) return *fraction;
+  if (const JsonBigInteger* big = big_integer()) return std::strtod(big->digits.c_str(), nullptr);
   return std::nullopt;
 }
 
@@ -131,6 +136,7 @@ const JsonValue* JsonValue::Find(std::string_view name) const {
 std::string JsonValue::Describe() const {
   if (boolean() != nullptr) return *boolean() ? "true" : "false";
   if (integer() != nullptr) return fmt::format("{}", *integer());
+  if (big_integer() != nullptr) return big_integer()->digits;
   if (number().has_value()) return fmt::format("{}", *number());
   if (string() != nullptr) return QuoteForMessage(*string());
   if (items() != nullptr) return fmt::format("an array of {}", items()->size());

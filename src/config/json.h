@@ -21,6 +21,11 @@
 
 namespace k3 {
 
+/// An integer beyond int64, as it was written: an optional minus sign and digits.
+struct JsonBigInteger {
+  std::string digits;
+};
+
 class JsonValue {
  public:
   using Items = std::vector<JsonValue>;
@@ -30,8 +35,8 @@ class JsonValue {
   JsonValue() = default;  // null
   explicit JsonValue(bool value) : value_(value) {}
   explicit JsonValue(int64_t value) : value_(value) {}
-  /// Also for integers beyond int64.
   explicit JsonValue(double value) : value_(value) {}
+  explicit JsonValue(JsonBigInteger value) : value_(std::move(value)) {}
   explicit JsonValue(std::string value) : value_(std::move(value)) {}
   explicit JsonValue(Items items) : value_(std::move(items)) {}
   explicit JsonValue(Members members) : value_(std::move(members)) {}
@@ -41,12 +46,14 @@ class JsonValue {
   // The value as one kind; null when it is of another.
   const bool* boolean() const { return std::get_if<bool>(&value_); }
   const int64_t* integer() const { return std::get_if<int64_t>(&value_); }
+  const double* fraction() const { return std::get_if<double>(&value_); }
+  const JsonBigInteger* big_integer() const { return std::get_if<JsonBigInteger>(&value_); }
   const std::string* string() const { return std::get_if<std::string>(&value_); }
   const Items* items() const { return std::get_if<Items>(&value_); }
   const Members* members() const { return std::get_if<Members>(&value_); }
   Items* items() { return std::get_if<Items>(&value_); }
   Members* members() { return std::get_if<Members>(&value_); }
-  /// An integer or a fraction, as double.
+  /// An integer of any size or a fraction, as double.
   std::optional<double> number() const;
 
   /// The member of that name; null when there is none or this is no object.
@@ -56,8 +63,22 @@ class JsonValue {
   std::string Describe() const;
 
  private:
-  std::variant<std::monostate, bool, int64_t, double, std::string, Items, Members> value_;
+  std::variant<std::monostate, bool, int64_t, double, JsonBigInteger, std::string, Items, Members>
+      value_;
 };
+
+/// How DumpJson lays a value out. The defaults are those of Python's json.dumps.
+struct JsonStyle {
+  std::string_view item_separator = ", ";
+  std::string_view key_separator = ": ";
+  bool sort_keys = false;  // by code point, at every level
+};
+
+/// JSON text as Python's json.dumps(value, ensure_ascii=False) writes it: only `"`, `\` and
+/// control characters are escaped, fractions are the shortest decimal that reads back (1e5 is
+/// 100000.0), integers exact. Infinity and NaN have Python's names, which are no JSON. Strings must
+/// be UTF-8.
+std::string DumpJson(const JsonValue& value, const JsonStyle& style = {});
 
 /// Parses one whole document. Failures are InvalidArgument and name `where` and the place.
 Result<JsonValue> ParseJson(std::string_view text, std::string_view where);

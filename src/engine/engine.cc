@@ -88,24 +88,4 @@ Status Engine::Run(const model::Batch& batch, std::span<const int32_t> logit_row
   return model::Forward(ctx, config(), parameters_, batch, logit_rows, logits);
 }
 
-Status Session::Prefill(std::span<const int32_t> tokens, std::span<float> logits, int64_t chunk) {
-  if (tokens.empty()) return InvalidArgument("the prompt is empty: expected at least one token");
-  const size_t step = static_cast<size_t>(std::max<int64_t>(chunk, 1));
-  for (size_t at = 0; at < tokens.size(); at += step) {
-    const std::span<const int32_t> part = tokens.subspan(at, std::min(step, tokens.size() - at));
-    const bool last = at + part.size() == tokens.size();
-    const int32_t row = static_cast<int32_t>(part.size()) - 1;
-    const bool wanted = last && !logits.empty();
-    const model::Batch batch{{{&state_, part, model::AttentionForm::kPrefill}}};
-    K3_RETURN_IF_ERROR(engine_.Run(batch, {&row, wanted ? 1u : 0u}, logits.data()));
-  }
-  return OkStatus();
-}
-
-Status Session::Decode(int32_t token, std::span<float> logits) {
-  const int32_t row = 0;
-  const model::Batch batch{{{&state_, {&token, 1}, model::AttentionForm::kDecode}}};
-  return engine_.Run(batch, {&row, 1}, logits.data());
-}
-
 }  // namespace k3

@@ -1,5 +1,5 @@
 #pragma once
-// Engine: a loaded checkpoint, ready to run. Session: one sequence moving forward through it.
+// Engine: a loaded checkpoint, ready to run. A Session (session.h) is one sequence on it.
 //
 //   K3_TRY(std::unique_ptr<Engine> engine, Engine::Open("models/kjv", {}));
 //   Session session(*engine);
@@ -73,27 +73,5 @@ class Engine {
 
 /// Reads the two tokenizer files beside a checkpoint. NotFound names the missing one.
 Result<Tokenizer> LoadTokenizer(const std::string& dir, int64_t vocab_size);
-
-class Session {
- public:
-  explicit Session(Engine& engine) : engine_(engine), state_(engine.config()) {}
-
-  Engine& engine() { return engine_; }
-  /// Tokens seen so far.
-  int64_t length() const { return state_.length(); }
-  cache::SequenceState& state() { return state_; }
-
-  /// Runs prompt tokens in chunks through MLA's prefill form. `logits` [V] receives those after the
-  /// last token, or is empty. After a failure the session must not be used further.
-  Status Prefill(std::span<const int32_t> tokens, std::span<float> logits,
-                 int64_t chunk = kDefaultPrefillChunk);
-
-  /// Runs one generated token through the absorbed form. logits [V].
-  Status Decode(int32_t token, std::span<float> logits);
-
- private:
-  Engine& engine_;
-  cache::SequenceState state_;
-};
 
 }  // namespace k3

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "engine/engine.h"
+#include "engine/session.h"
 #include "sample/sampler.h"
 
 namespace k3 {

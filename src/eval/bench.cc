@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/random.h"
+#include "engine/session.h"
 #include "eval/yardsticks.h"
 #include "sys/machine.h"
 

@@ -6,6 +6,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "engine/session.h"
 #include "sys/file.h"
 
 namespace k3 {
