@@ -82,6 +82,7 @@ int Main(int argc, char** argv) {
   AddEvalCommand(app, invocation);
   AddLogitsCommand(app, invocation);
   AddTokenizeCommand(app, invocation);
+  AddRenderCommand(app, invocation);
   AddInitCommand(app, invocation);
   AddBenchCommand(app, invocation);
   try {

@@ -1,5 +1,7 @@
 #include "text/random_text.h"
 
+#include "text/utf8.h"
+
 namespace k3 {
 namespace {
 
@@ -35,27 +37,6 @@ char32_t AnyCodePoint(Random& random) {
 }
 
 }  // namespace
-
-void AppendUtf8(char32_t code_point, std::string* out) {
-  const auto tail = [&](int shift) {
-    out->push_back(static_cast<char>(0x80 | ((code_point >> shift) & 0x3F)));
-  };
-  if (code_point < 0x80) {
-    out->push_back(static_cast<char>(code_point));
-  } else if (code_point < 0x800) {
-    out->push_back(static_cast<char>(0xC0 | code_point >> 6));
-    tail(0);
-  } else if (code_point < 0x10000) {
-    out->push_back(static_cast<char>(0xE0 | code_point >> 12));
-    tail(6);
-    tail(0);
-  } else {
-    out->push_back(static_cast<char>(0xF0 | code_point >> 18));
-    tail(12);
-    tail(6);
-    tail(0);
-  }
-}
 
 std::string RandomText(Random& random, int64_t characters) {
   static const std::vector<Group> groups = Groups();

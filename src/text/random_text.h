@@ -10,9 +10,6 @@
 
 namespace k3 {
 
-/// Appends one code point (not a surrogate) as UTF-8.
-void AppendUtf8(char32_t code_point, std::string* out);
-
 /// Valid UTF-8 of `characters` draws from cases, scripts, marks, digits, spaces, contractions,
 /// emoji and now and then any code point at all. Neighbours tend to come from the same group.
 std::string RandomText(Random& random, int64_t characters);

@@ -63,4 +63,25 @@ int64_t FindInvalidUtf8(std::string_view bytes) {
   return -1;
 }
 
+void AppendUtf8(char32_t code_point, std::string* out) {
+  const auto tail = [&](int shift) {
+    out->push_back(static_cast<char>(0x80 | ((code_point >> shift) & 0x3F)));
+  };
+  if (code_point < 0x80) {
+    out->push_back(static_cast<char>(code_point));
+  } else if (code_point < 0x800) {
+    out->push_back(static_cast<char>(0xC0 | code_point >> 6));
+    tail(0);
+  } else if (code_point < 0x10000) {
+    out->push_back(static_cast<char>(0xE0 | code_point >> 12));
+    tail(6);
+    tail(0);
+  } else {
+    out->push_back(static_cast<char>(0xF0 | code_point >> 18));
+    tail(12);
+    tail(6);
+    tail(0);
+  }
+}
+
 }  // namespace k3

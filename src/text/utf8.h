@@ -1,9 +1,10 @@
 #pragma once
 // Strict UTF-8: one decoder for validation, splitting and streaming. No surrogates, no overlong
-// forms, nothing above U+10FFFF. Pure functions on the caller's bytes, any thread, no allocation.
+// forms, nothing above U+10FFFF. Pure functions on the caller's bytes, any thread.
 // Source: The Unicode Standard, table 3-7 (well-formed sequences) and "maximal subparts" (3.9).
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace k3 {
@@ -25,5 +26,8 @@ Utf8Step DecodeUtf8(std::string_view bytes);
 /// The byte offset of the first sequence that is not valid UTF-8, or -1. A sequence cut off by the
 /// end is not valid.
 int64_t FindInvalidUtf8(std::string_view bytes);
+
+/// Appends one code point (not a surrogate) as UTF-8.
+void AppendUtf8(char32_t code_point, std::string* out);
 
 }  // namespace k3
