@@ -4,44 +4,52 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "commands.h"
 #include "config/json.h"
 #include "engine/generate.h"
 #include "engine_options.h"
+#include "number_check.h"
+#include "run_chat.h"
+#include "sampling_flags.h"
 #include "terminal.h"
+#include "text/stop_matcher.h"
 #include "text/utf8_stream.h"
 
 namespace k3::cli {
 namespace {
 
-// The model card's choice for single-turn tasks, where the checkpoint does not say.
-constexpr float kCardTemperature = 1.0f;
-constexpr float kCardTopP = 0.95f;
+using Json = nlohmann::ordered_json;
 
 struct RunOptions {
   std::string dir;
   std::string prompt;
   std::string prompt_file;
-  std::optional<float> temperature;
-  std::optional<int64_t> top_k;
-  std::optional<float> top_p;
-  float min_p = 0;
-  bool greedy = false;
-  uint64_t seed = 0;
+  SamplingFlags sampling;
+  RunChatFlags chat;
   int64_t max_tokens = kDefaultGeneratedTokens;
   std::vector<int64_t> stop_ids;
   bool ignore_eos = false;
   bool ids = false;
+  std::optional<int64_t> log_probs;
   bool stats = false;
   std::string prefill_chunk = std::to_string(kDefaultPrefillChunk);
   int threads = 0;
 };
 
-/// Prints tokens as they come; the first write that fails ends the run.
+enum class OutputForm { kText, kIds, kLogProbs };
+
+OutputForm ChooseForm(const RunOptions& options) {
+  if (options.log_probs.has_value()) return OutputForm::kLogProbs;
+  return options.ids ? OutputForm::kIds : OutputForm::kText;
+}
+
+/// Prints tokens as they come; the first write that fails, or a stop string, ends the run.
 class Printer : public TokenSink {
  public:
-  Printer(const Tokenizer& tokenizer, bool ids) : tokenizer_(tokenizer), ids_(ids) {}
+  Printer(const Tokenizer& tokenizer, OutputForm form, StopMatcher stops)
+      : tokenizer_(tokenizer), form_(form), stops_(std::move(stops)) {}
 
   bool OnPrefillProgress(int64_t done, int64_t total) override {
     bar_.Update(done, total);
@@ -49,50 +57,80 @@ class Printer : public TokenSink {
     return !WasInterrupted();
   }
 
-  bool OnToken(const SampledToken& token) override {
-    if (ids_) {
-      Write(fmt::format("{}{}", first_ ? "" : ",", token.id));
-    } else if (token.id < tokenizer_.vocab_size() && !tokenizer_.IsSpecial(token.id)) {
-      Write(stream_.Feed(tokenizer_.TokenBytes(token.id)));
+  SinkVerdict OnToken(const SampledToken& token) override {
+    std::string text;
+    if (token.id < tokenizer_.vocab_size() && !tokenizer_.IsSpecial(token.id)) {
+      text = stream_.Feed(stops_.Feed(tokenizer_.TokenBytes(token.id)));
+    }
+    switch (form_) {
+      case OutputForm::kText:
+        Write(text);
+        break;
+      case OutputForm::kIds:
+        Write(fmt::format("{}{}", first_ ? "" : ",", token.id));
+        break;
+      case OutputForm::kLogProbs:
+        Write(LogProbsLine(token));
+        break;
     }
     first_ = false;
-    return status_.ok() && !WasInterrupted();
+    if (!status_.ok() || WasInterrupted()) return SinkVerdict::kCancel;
+    return stops_.matched().has_value() ? SinkVerdict::kStop : SinkVerdict::kContinue;
   }
 
-  /// Ends the text with a line break. The first failure of any write.
+  /// Ends the text or the ids with a line break. The first failure of any write.
   Status Finish() {
-    if (!ids_) Write(stream_.Finish());
-    Write("\n");
+    if (form_ == OutputForm::kText) {
+      Write(stream_.Feed(stops_.Finish()));
+      Write(stream_.Finish());
+    }
+    if (form_ != OutputForm::kLogProbs) Write("\n");
     return status_;
   }
 
  private:
+  /// The bytes of a token, none for an id that only the model has.
+  std::string_view BytesOf(int32_t id) const {
+    return id < tokenizer_.vocab_size() ? tokenizer_.TokenBytes(id) : "";
+  }
+
+  Json TokenJson(int32_t id) const {
+    Utf8Stream stream;
+    std::string text = stream.Feed(BytesOf(id));
+    text += stream.Finish();
+    return {{"id", id}, {"text", text}};
+  }
+
+  std::string LogProbsLine(const SampledToken& token) const {
+    Json line = TokenJson(token.id);
+    line["bytes"] = Json::array();
+    for (const char byte : BytesOf(token.id)) {
+      line["bytes"].push_back(static_cast<unsigned char>(byte));
+    }
+    line["logprob"] = token.log_prob;
+    line["top"] = Json::array();
+    for (const TokenLogProb& entry : token.top) {
+      line["top"].push_back(TokenJson(entry.id));
+      line["top"].back()["logprob"] = entry.log_prob;
+    }
+    return line.dump() + "\n";
+  }
+
   void Write(std::string_view text) {
     if (status_.ok()) status_ = WriteOutput(text);
   }
 
   const Tokenizer& tokenizer_;
-  const bool ids_;
+  const OutputForm form_;
   bool first_ = true;
+  StopMatcher stops_;
   Utf8Stream stream_;
   ProgressBar bar_{"reading the prompt"};
   Status status_;
 };
 
-SamplingOptions ChooseSampling(const RunOptions& options, const GenerationConfig& defaults) {
-  SamplingOptions sampling;
-  sampling.temperature =
-      options.temperature.value_or(defaults.temperature.value_or(kCardTemperature));
-  sampling.top_p = options.top_p.value_or(defaults.top_p.value_or(kCardTopP));
-  sampling.top_k = options.top_k.value_or(defaults.top_k.value_or(0));
-  sampling.min_p = options.min_p;
-  sampling.seed = options.seed;
-  if (options.greedy) sampling.temperature = 0;
-  return sampling;
-}
-
-Result<std::vector<int32_t>> EncodePrompt(const RunOptions& options, const Tokenizer& tokenizer) {
-  K3_TRY(const std::string text, ReadTextArgument(options.prompt, options.prompt_file));
+/// The ids of a plain prompt.
+Result<std::vector<int32_t>> EncodeText(const std::string& text, const Tokenizer& tokenizer) {
   if (text.empty()) {
     return InvalidArgument("the prompt is empty: expected some text to go on from");
   }
@@ -116,76 +154,91 @@ std::string StatsLine(const GenerateResult& result) {
       result.decode_seconds, rate(result.decode_passes, result.decode_seconds), reason);
 }
 
-Result<int> Run(const RunOptions& options) {
-  if (options.prompt.empty() && options.prompt_file.empty()) {
-    return InvalidArgument("the prompt is empty: expected some text to go on from");
-  }
-  GenerateOptions generate;
-  K3_TRY(generate.prefill_chunk, ParsePrefillChunk(options.prefill_chunk));
-  K3_TRY(const EngineOptions engine_options, MakeEngineOptions(options.threads, true));
-  K3_TRY(const std::unique_ptr<Engine> engine, Engine::Open(options.dir, engine_options));
-  K3_TRY(const std::vector<int32_t> prompt, EncodePrompt(options, engine->tokenizer()));
-  generate.sampling = ChooseSampling(options, engine->checkpoint().generation_config());
-  generate.max_tokens = options.max_tokens;
-  if (!options.ignore_eos) {
-    generate.stop_ids = options.stop_ids;
-    if (generate.stop_ids.empty()) {
-      generate.stop_ids.assign(engine->stop_ids().begin(), engine->stop_ids().end());
-    }
-  }
-  CatchInterrupt();
-  Session session(*engine);
-  Printer printer(engine->tokenizer(), options.ids);
+std::vector<int64_t> ChooseStopIds(const RunOptions& options, const Engine& engine) {
+  if (options.ignore_eos) return {};
+  if (!options.stop_ids.empty()) return options.stop_ids;
+  return {engine.stop_ids().begin(), engine.stop_ids().end()};
+}
+
+/// Goes on from ids and prints what comes, token by token.
+Result<int> RunTokens(Engine& engine, const std::vector<int32_t>& prompt,
+                      const GenerateOptions& generate, const RunOptions& options) {
+  K3_TRY(StopMatcher stops, MakeStopMatcher(options.sampling));
+  Session session(engine);
+  Printer printer(engine.tokenizer(), ChooseForm(options), std::move(stops));
   K3_TRY(const GenerateResult result, Generate(session, prompt, generate, printer));
   K3_RETURN_IF_ERROR(printer.Finish());
   if (options.stats) PrintNotice(StatsLine(result));
   return WasInterrupted() ? kExitInterrupted : kExitOk;
 }
 
-void AddSamplingOptions(CLI::App& command, RunOptions& options) {
-  command
-      .add_option("--temperature", options.temperature,
-                  "Flattens (above 1) or sharpens (below 1) the choice; 0 takes the best token. "
-                  "Default: generation_config.json, else 1.")
-      ->type_name("X");
-  command
-      .add_option("--top-k", options.top_k,
-                  "Draws from the K best tokens; 0: from all. Default: generation_config.json, "
-                  "else 0.")
-      ->type_name("K");
-  command
-      .add_option("--top-p", options.top_p,
-                  "Draws from the best tokens that together reach this probability. Default: "
-                  "generation_config.json, else 0.95.")
-      ->type_name("P");
-  command
-      .add_option("--min-p", options.min_p,
-                  "Drops tokens with less than this share of the best one's probability.")
-      ->type_name("P")
-      ->capture_default_str();
-  command.add_flag("--greedy", options.greedy, "Takes the best token each time: temperature 0.")
-      ->excludes("--temperature");
-  command
-      .add_option("--seed", options.seed,
-                  "The same seed, prompt and options give the same text, on every machine.")
-      ->check(CLI::NonNegativeNumber)
-      ->type_name("N")
-      ->capture_default_str();
+/// As RunTokens, or as an answer when that is to be text.
+Result<int> RunConversation(Engine& engine, const std::string& prompt, GenerateOptions generate,
+                            const RunOptions& options) {
+  K3_TRY(const ChatRequest request, MakeChatRequest(options.chat, prompt));
+  if (request.messages.empty()) {
+    return InvalidArgument("the conversation is empty: expected a prompt or --json-messages");
+  }
+  if (ChooseForm(options) != OutputForm::kText) {
+    K3_TRY(const std::vector<int32_t> ids, EncodeChat(engine, request));
+    return RunTokens(engine, ids, generate, options);
+  }
+  return RunChat(engine, request, options.chat,
+                 {.chat = {.sampling = generate.sampling,
+                           .max_tokens = generate.max_tokens,
+                           .stop = options.sampling.stops,
+                           .stop_ids = std::move(generate.stop_ids),
+                           .prefill_chunk = generate.prefill_chunk},
+                  .stats = options.stats});
+}
+
+Result<int> Run(const RunOptions& options) {
+  const bool is_chat = AsksForChat(options.chat);
+  if (!is_chat && options.prompt.empty() && options.prompt_file.empty()) {
+    return InvalidArgument("the prompt is empty: expected some text to go on from");
+  }
+  GenerateOptions generate;
+  generate.max_tokens = options.max_tokens;
+  K3_TRY(generate.prefill_chunk, ParsePrefillChunk(options.prefill_chunk));
+  K3_RETURN_IF_ERROR(MakeStopMatcher(options.sampling).status());
+  K3_TRY(const EngineOptions engine_options, MakeEngineOptions(options.threads, true));
+  K3_TRY(const std::string prompt, ReadTextArgument(options.prompt, options.prompt_file));
+  K3_TRY(const std::unique_ptr<Engine> engine, Engine::Open(options.dir, engine_options));
+  K3_TRY(generate.sampling,
+         ChooseSampling(options.sampling, engine->checkpoint().generation_config()));
+  generate.sampling.top_log_probs = options.log_probs.value_or(0);
+  generate.stop_ids = ChooseStopIds(options, *engine);
+  CatchInterrupt();
+  if (is_chat) return RunConversation(*engine, prompt, std::move(generate), options);
+  K3_TRY(const std::vector<int32_t> ids, EncodeText(prompt, engine->tokenizer()));
+  return RunTokens(*engine, ids, generate, options);
 }
 
 void AddOutputOptions(CLI::App& command, RunOptions& options) {
   command.add_option("--max-tokens", options.max_tokens, "Ends after this many tokens.")
+      ->transform(WholeNumber(INT64_MAX))
       ->type_name("N")
       ->capture_default_str();
   command
       .add_option("--stop-id", options.stop_ids,
                   "Ends when this id is drawn; may be given more than once. Default: the model's "
                   "own stop ids.")
+      ->transform(WholeNumber(INT64_MAX))
       ->type_name("ID")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command.add_flag("--ignore-eos", options.ignore_eos, "Stops at no id, only at --max-tokens.");
-  command.add_flag("--ids", options.ids, "Prints token ids, separated by commas, for text.");
+  CLI::Option* ids =
+      command.add_flag("--ids", options.ids, "Prints token ids, separated by commas, for text.");
+  command
+      .add_option(
+          "--logprobs", options.log_probs,
+          "Prints each token as a line of JSON, for text: id, text, bytes, logprob (natural "
+          "logarithm, before temperature, filters and penalties) and top, the N best; 0 to "
+          "20.")
+      ->transform(WholeNumber(kTopLogProbsMax))
+      ->excludes(ids)
+      ->type_name("N");
   command.add_flag("--stats", options.stats, "Ends with counts and speed on standard error.");
   command
       .add_option("--prefill-chunk", options.prefill_chunk,
@@ -199,26 +252,30 @@ void AddOutputOptions(CLI::App& command, RunOptions& options) {
 void AddRunCommand(CLI::App& app, Invocation& invocation) {
   // Shared with the callback, which CLI11 copies.
   auto options = std::make_shared<RunOptions>();
-  CLI::App* command = app.add_subcommand("run", "Continue a text and stream what comes.");
+  CLI::App* command = app.add_subcommand("run", "Continue a text, or answer a conversation.");
   AddModelArgument(*command, &options->dir, "The model's directory.");
   CLI::Option* prompt = command->add_option(
       "PROMPT", options->prompt,
-      "The text to go on from, taken as it is: no chat form, no beginning-of-text token. "
-      "- reads standard input; after -- it may start with a dash.");
+      "The text to go on from, taken as it is unless --chat: no chat form, no beginning-of-text "
+      "token. - reads standard input; after -- it may start with a dash.");
   command
       ->add_option("--prompt-file", options->prompt_file,
                    "Reads the prompt from this file instead.")
       ->type_name("FILE")
       ->excludes(prompt);
-  AddSamplingOptions(*command, *options);
+  AddRunChatFlags(*command, options->chat);
+  AddSamplingFlags(*command, options->sampling);
   AddOutputOptions(*command, *options);
   AddThreadsOption(*command, &options->threads);
   command->footer(
-      "Special tokens are not printed, except <|open|>, <|close|> and <|sep|>. Ctrl-C ends the\n"
-      "text and exits with 130; a second one ends at once.\n\n"
+      "Special tokens are not printed, except <|open|>, <|close|> and <|sep|>; --stop does not "
+      "see\n"
+      "them. With --ids and --logprobs the token that completes a stop string is the last one\n"
+      "printed. Ctrl-C ends the text and exits with 130; a second one ends at once.\n\n"
       "Examples:\n"
       "  k3 run models/kjv \"In the beginning\" --greedy --max-tokens 40\n"
       "  k3 run models/kjv \"Blessed are\" --temperature 0.7 --seed 3 --stats\n"
+      "  k3 run models/kjv \"Who art thou?\" --chat --effort none --max-tokens 40\n"
       "  k3 run models/kjv - < prompt.txt");
   command->callback(
       [options, &invocation] { invocation.command = [options] { return Run(*options); }; });

@@ -26,6 +26,7 @@ struct Invocation {
 };
 
 void AddRunCommand(CLI::App& app, Invocation& invocation);
+void AddChatCommand(CLI::App& app, Invocation& invocation);
 void AddInspectCommand(CLI::App& app, Invocation& invocation);
 void AddLogitsCommand(CLI::App& app, Invocation& invocation);
 void AddEvalCommand(CLI::App& app, Invocation& invocation);

@@ -78,11 +78,13 @@ int Main(int argc, char** argv) {
   app.set_version_flag("--version", "", "Prints version, commit and SIMD targets, and ends.");
   Invocation invocation;
   AddRunCommand(app, invocation);
+  AddChatCommand(app, invocation);
   AddInspectCommand(app, invocation);
   AddEvalCommand(app, invocation);
   AddLogitsCommand(app, invocation);
   AddTokenizeCommand(app, invocation);
   AddRenderCommand(app, invocation);
+  AddParseCommand(app, invocation);
   AddInitCommand(app, invocation);
   AddBenchCommand(app, invocation);
   try {

@@ -3,15 +3,19 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 
 #include "base/clock.h"
 #include "base/limits.h"
+#include "commands.h"
+#include "prompt_terminal.h"
 #include "sys/file.h"
 
 namespace k3::cli {
@@ -122,6 +126,65 @@ void ProgressBar::Clear() {
   drawn_ = false;
 }
 
+bool IsTerminal(int fd) { return isatty(fd) != 0; }
+
+TerminalSize GetTerminalSize() {
+  TerminalSize size;
+  winsize found{};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &found) == 0) {
+    if (found.ws_col > 0) size.columns = found.ws_col;
+    if (found.ws_row > 0) size.rows = found.ws_row;
+  }
+  return size;
+}
+
+bool StylingAllowed() {
+  const char* no_color = std::getenv("NO_COLOR");
+  const char* term = std::getenv("TERM");
+  const bool wanted = no_color == nullptr || *no_color == '\0';
+  const bool able = term != nullptr && *term != '\0' && std::string_view(term) != "dumb";
+  return wanted && able && IsTerminal(STDOUT_FILENO);
+}
+
+std::string TerminalText::Feed(std::string_view bytes) { return Clean(utf8_.Feed(bytes)); }
+
+std::string TerminalText::Finish() {
+  std::string text = Clean(utf8_.Finish());
+  if (after_return_) text += "^M";
+  after_return_ = false;
+  return text;
+}
+
+/// `text` is whole characters.
+std::string TerminalText::Clean(std::string_view text) {
+  constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
+  std::string clean;
+  clean.reserve(text.size());
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<uint8_t>(text[i]);
+    if (after_return_ && byte != '\n') clean += "^M";
+    after_return_ = byte == '\r';
+    if (byte >= 0x20 && byte != 0x7F && byte != 0xC2) {
+      clean += text[i];
+    } else if (byte == 0xC2) {
+      // U+0080 to U+00BF, of which the first half are controls.
+      const auto next = static_cast<uint8_t>(text[++i]);
+      clean += next < 0xA0 ? kReplacement : text.substr(i - 1, 2);
+    } else if (byte == '\n' || byte == '\t') {
+      clean += text[i];
+    } else if (byte != '\r') {
+      clean += {'^', static_cast<char>(byte ^ 0x40)};
+    }
+  }
+  return clean;
+}
+
+std::string ForTerminal(std::string_view text) {
+  TerminalText stream;
+  std::string safe = stream.Feed(text);
+  return safe + stream.Finish();
+}
+
 void CatchInterrupt() {
   struct sigaction action{};
   action.sa_handler = OnInterrupt;
@@ -134,12 +197,40 @@ bool WasInterrupted() { return interrupted != 0; }
 
 namespace {
 
+void OnInterruptInScope(int /*signal*/) {
+  if (interrupted != 0) {
+    RestoreTerminal();
+    _exit(kExitInterrupted);
+  }
+  interrupted = 1;
+}
+
+}  // namespace
+
+InterruptScope::InterruptScope() {
+  interrupted = 0;
+  SetTextStyled(StylingAllowed());
+  struct sigaction action{};
+  action.sa_handler = OnInterruptInScope;
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGINT, &action, &before_);
+}
+
+InterruptScope::~InterruptScope() {
+  sigaction(SIGINT, &before_, nullptr);
+  SetTextStyled(false);
+  interrupted = 0;
+}
+
+namespace {
+
 /// A mapped file that shrank, or a disk that failed to read, ends here. Only calls that a signal
 /// handler may make.
 void EndOnMappingFault(int /*signal*/) {
   constexpr std::string_view kMessage =
       "k3: IoError: a file of the model could not be read: it was cut while in use, or the disk "
       "failed; check it and start again\n";
+  RestoreTerminal();
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kMessage.data(), kMessage.size());
   _exit(1);
 }

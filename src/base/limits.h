@@ -16,6 +16,7 @@ inline constexpr int64_t kTensorRankMax = 5;
 inline constexpr int64_t kTokenizerFileBytesMax = 256 << 20;
 inline constexpr int64_t kTokenBytesMax = 64 << 10;
 inline constexpr int64_t kPromptBytesMax = int64_t{1} << 30;
+inline constexpr int64_t kLineBytesMax = 16 << 20;
 inline constexpr int64_t kJsonDepthMax = 64;
 
 inline constexpr int64_t kVocabularyMax = 16'777'216;

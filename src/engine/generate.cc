@@ -12,6 +12,7 @@ namespace {
 Status CheckRequest(const ModelConfig& config, int64_t position, std::span<const int32_t> prompt,
                     const GenerateOptions& options) {
   K3_RETURN_IF_ERROR(options.sampling.Validate());
+  K3_RETURN_IF_ERROR(options.sampling.ValidateFor(config.vocab_size));
   if (options.max_tokens < 0) {
     return InvalidArgument(
         fmt::format("max_tokens: expected 0 or more, found {}", options.max_tokens));
@@ -34,7 +35,7 @@ Status CheckRequest(const ModelConfig& config, int64_t position, std::span<const
   return OkStatus();
 }
 
-/// Reads the prompt; false when the sink cancelled.
+/// Reads the prompt; false when the sink cancelled. `logits` [V] or empty, as for Prefill.
 Result<bool> ReadPrompt(Session& session, std::span<const int32_t> prompt, int64_t chunk,
                         std::span<float> logits, TokenSink& sink) {
   const size_t step = static_cast<size_t>(std::max<int64_t>(chunk, 1));
@@ -56,8 +57,11 @@ Result<GenerateResult> Generate(Session& session, std::span<const int32_t> promp
   K3_RETURN_IF_ERROR(CheckRequest(config, session.length(), prompt, options));
   const int64_t room = config.context_max - session.length() - std::ssize(prompt);
   const int64_t tokens_max = std::min(options.max_tokens, room);
-  std::vector<float> logits(static_cast<size_t>(config.vocab_size));
+  // Without tokens to draw nobody needs logits.
+  std::vector<float> logits(static_cast<size_t>(tokens_max > 0 ? config.vocab_size : 0));
   Sampler sampler(options.sampling);
+  sampler.See(session.tokens());
+  sampler.See(prompt);
   GenerateResult result;
   result.prompt_tokens = std::ssize(prompt);
 
@@ -77,8 +81,10 @@ Result<GenerateResult> Generate(Session& session, std::span<const int32_t> promp
       return result;
     }
     ++result.generated_tokens;
-    if (!sink.OnToken(token)) {
-      result.finish_reason = FinishReason::kCancelled;
+    const SinkVerdict verdict = sink.OnToken(token);
+    if (verdict != SinkVerdict::kContinue) {
+      result.finish_reason =
+          verdict == SinkVerdict::kStop ? FinishReason::kStop : FinishReason::kCancelled;
       return result;
     }
     if (result.generated_tokens == tokens_max) return result;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -21,6 +22,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr int64_t kHeapTopKMax = 1024;
 // Below this many candidates sorting is cheaper than another round of selection.
 constexpr int64_t kSortedMax = 512;
+constexpr int kBucketBits = 11;
 
 // A token's place in the order of the filters: smaller is better. The high half falls as the logit
 // rises, the low half is the id.
@@ -29,6 +31,9 @@ uint64_t OrderKey(float logit, int64_t id) {
   const uint32_t rising = bits >> 31 ? ~bits : bits | 0x80000000u;
   return uint64_t{~rising} << 32 | static_cast<uint64_t>(id);
 }
+
+// Behind every key.
+constexpr uint64_t kAllKept = UINT64_MAX;
 
 int64_t IdOf(uint64_t key) { return static_cast<int64_t>(key & 0xFFFFFFFFu); }
 
@@ -59,25 +64,27 @@ Result<int32_t> FindBest(std::span<const float> logits) {
   return best;
 }
 
-// The first prefix of `keys` (in ascending order, whatever the order given) whose weights reach
-// `target`; returns the last key of it. Halves the range by selection until it is worth sorting.
-uint64_t ReachTarget(std::span<uint64_t> keys, std::span<const double> weights, double target) {
+// The last key of the first prefix of `keys`, in ascending order, whose weights reach `target` > 0.
+// `keys` is given in any order and used up. Each round sorts the keys into buckets of equal width
+// and goes on with the one in which the target is reached, until what is left is worth sorting.
+template <typename WeightOf>
+uint64_t ReachTarget(std::vector<uint64_t>& keys, const WeightOf& weight_of, double target) {
   double sum = 0.0;
   while (std::ssize(keys) > kSortedMax) {
-    const std::span<uint64_t> first = keys.first(keys.size() / 2);
-    std::nth_element(keys.begin(), keys.begin() + std::ssize(first), keys.end());
-    double first_sum = 0.0;
-    for (const uint64_t key : first) first_sum += weights[IdOf(key)];
-    if (sum + first_sum >= target) {
-      keys = first;
-    } else {
-      sum += first_sum;
-      keys = keys.subspan(first.size());
-    }
+    const auto [least, greatest] = std::ranges::minmax(keys);
+    const int width = std::bit_width(greatest - least);
+    const int shift = std::max(width - kBucketBits, 0);
+    std::array<double, 1 << kBucketBits> bucket_sums{};
+    for (const uint64_t key : keys) bucket_sums[(key - least) >> shift] += weight_of(key);
+    const uint64_t last = (greatest - least) >> shift;
+    uint64_t bucket = 0;
+    while (bucket < last && sum + bucket_sums[bucket] < target) sum += bucket_sums[bucket++];
+    std::erase_if(keys,
+                  [&, from = least](uint64_t key) { return (key - from) >> shift != bucket; });
   }
-  std::sort(keys.begin(), keys.end());
+  std::ranges::sort(keys);
   for (const uint64_t key : keys) {
-    sum += weights[IdOf(key)];
+    sum += weight_of(key);
     if (sum >= target) return key;
   }
   return keys.back();  // Rounding kept the sum just below a target of nearly everything.
@@ -85,84 +92,101 @@ uint64_t ReachTarget(std::span<uint64_t> keys, std::span<const double> weights, 
 
 }  // namespace
 
-Status SamplingOptions::Validate() const {
-  if (!(temperature >= 0.0f && temperature < kInfinity)) {
-    return InvalidArgument(
-        fmt::format("temperature is {}, expected a finite number from 0", temperature));
-  }
-  if (top_k < 0) {
-    return InvalidArgument(fmt::format("top_k is {}, expected 0 (all tokens) or more", top_k));
-  }
-  if (!(top_p > 0.0f && top_p <= 1.0f)) {
-    return InvalidArgument(fmt::format("top_p is {}, expected more than 0 and at most 1", top_p));
-  }
-  if (!(min_p >= 0.0f && min_p <= 1.0f)) {
-    return InvalidArgument(fmt::format("min_p is {}, expected 0 to 1", min_p));
-  }
-  return OkStatus();
-}
-
-Sampler::Sampler(const SamplingOptions& options) : options_(options) {
+Sampler::Sampler(const SamplingOptions& options) : options_(options), adjuster_(options) {
   K3_CHECK(options.Validate().ok(), "sampling options are validated by the caller");
 }
 
-Result<SampledToken> Sampler::Next(std::span<const float> logits) {
-  K3_TRY(const int32_t best, FindBest(logits));
-  const float max_logit = logits[best];
-  weights_.resize(logits.size());
-  const double total = ExpDifferences(logits, max_logit, 1.0, weights_);
-  const int32_t id = options_.greedy() ? best : Draw(logits, max_logit);
-  ++steps_count_;
-  const double log_prob = static_cast<double>(logits[id]) - max_logit - std::log(total);
-  return SampledToken{id, static_cast<float>(log_prob)};
+void Sampler::See(std::span<const int32_t> prompt) {
+  K3_CHECK(steps_count_ == 0, "the prompt is seen before the first draw");
+  adjuster_.See(prompt);
 }
 
-// On entry weights_ is at temperature 1.
-int32_t Sampler::Draw(std::span<const float> logits, float max_logit) {
+Result<SampledToken> Sampler::Next(std::span<const float> logits) {
+  K3_TRY(const int32_t raw_best, FindBest(logits));
+  K3_TRY(const std::span<const float> adjusted, adjuster_.Adjust(logits));
+  const float raw_max = logits[raw_best];
+  weights_.resize(logits.size());
+  const double total = ExpDifferences(logits, raw_max, 1.0, weights_);
+  const double log_total = std::log(total);
+  const auto log_prob = [&](int64_t id) {
+    return static_cast<float>(static_cast<double>(logits[id]) - raw_max - log_total);
+  };
+
+  SampledToken token{.id = raw_best};
+  std::optional<double> total_at_one = total;
+  if (adjusted.data() != logits.data()) {
+    K3_TRY(token.id, FindBest(adjusted));
+    total_at_one.reset();
+  }
+  if (!options_.greedy()) token.id = Draw(adjusted, adjusted[token.id], total_at_one);
+  token.log_prob = log_prob(token.id);
+  if (options_.top_log_probs > 0) {
+    ListTop(logits, std::min(options_.top_log_probs, std::ssize(logits)));
+    std::ranges::sort(ordered_);
+    for (const uint64_t key : ordered_) {
+      const int64_t id = IdOf(key);
+      if (logits[id] == -kInfinity) break;
+      token.top.push_back({static_cast<int32_t>(id), log_prob(id)});
+    }
+  }
+  adjuster_.Count(token.id);
+  ++steps_count_;
+  return token;
+}
+
+// On entry weights_ is of these logits at temperature 1, and its sum is given, unless they were
+// adjusted.
+int32_t Sampler::Draw(std::span<const float> logits, float max_logit,
+                      std::optional<double> total_at_one) {
   const double scale = 1.0 / options_.temperature;
   const bool has_top_k = options_.top_k > 0 && options_.top_k < std::ssize(logits);
-  uint64_t last_kept = UINT64_MAX;
+  uint64_t last_kept = kAllKept;
+  double total = 0.0;
   if (has_top_k) {
-    ListTopK(logits);
+    ListTop(logits, options_.top_k);
     for (const uint64_t key : ordered_) {
       const double difference = static_cast<double>(logits[IdOf(key)]) - max_logit;
       weights_[IdOf(key)] = ExpNonPositive(difference * scale);
+      total += weights_[IdOf(key)];
     }
-    last_kept = *std::max_element(ordered_.begin(), ordered_.end());
-  } else if (options_.temperature != 1.0f) {
-    ExpDifferences(logits, max_logit, scale, weights_);
+    last_kept = *std::ranges::max_element(ordered_);
+  } else if (total_at_one.has_value() && options_.temperature == 1.0f) {
+    total = *total_at_one;
+  } else {
+    total = ExpDifferences(logits, max_logit, scale, weights_);
   }
   if (options_.top_p < 1.0f) {
-    double total = 0.0;
-    if (has_top_k) {
-      for (const uint64_t key : ordered_) total += weights_[IdOf(key)];
-    } else {
-      for (const double weight : weights_) total += weight;
-      ListHeavy(logits, total);
-    }
-    last_kept = ReachTarget(ordered_, weights_, options_.top_p * total);
+    if (!has_top_k) ListHeavy(logits, total);
+    last_kept = ReachTarget(
+        ordered_, [this](uint64_t key) { return weights_[IdOf(key)]; }, options_.top_p * total);
   }
+  if (last_kept == kAllKept && options_.min_p == 0.0f) return DrawFromAll(total);
   return DrawUpTo(logits, last_kept);
 }
 
-// ordered_ becomes the keys of the first top_k tokens, in no order.
-void Sampler::ListTopK(std::span<const float> logits) {
+// ordered_ becomes the keys of the first `count` tokens, 1 to V, in no order.
+void Sampler::ListTop(std::span<const float> logits, int64_t count) {
   ordered_.clear();
-  if (options_.top_k > kHeapTopKMax) {
+  if (count > kHeapTopKMax) {
     for (int64_t i = 0; i < std::ssize(logits); ++i) ordered_.push_back(OrderKey(logits[i], i));
-    std::nth_element(ordered_.begin(), ordered_.begin() + options_.top_k, ordered_.end());
-    ordered_.resize(static_cast<size_t>(options_.top_k));
+    const uint64_t last =
+        ReachTarget(ordered_, [](uint64_t) { return 1.0; }, static_cast<double>(count));
+    ordered_.clear();
+    for (int64_t i = 0; i < std::ssize(logits); ++i) {
+      const uint64_t key = OrderKey(logits[i], i);
+      if (key <= last) ordered_.push_back(key);
+    }
     return;
   }
-  for (int64_t i = 0; i < options_.top_k; ++i) ordered_.push_back(OrderKey(logits[i], i));
-  std::make_heap(ordered_.begin(), ordered_.end());
+  for (int64_t i = 0; i < count; ++i) ordered_.push_back(OrderKey(logits[i], i));
+  std::ranges::make_heap(ordered_);
   float worst = logits[IdOf(ordered_.front())];
-  for (int64_t i = options_.top_k; i < std::ssize(logits); ++i) {
+  for (int64_t i = count; i < std::ssize(logits); ++i) {
     // Ids rise, so a token that only equals the worst one comes behind it.
     if (!(logits[i] > worst)) continue;
-    std::pop_heap(ordered_.begin(), ordered_.end());
+    std::ranges::pop_heap(ordered_);
     ordered_.back() = OrderKey(logits[i], i);
-    std::push_heap(ordered_.begin(), ordered_.end());
+    std::ranges::push_heap(ordered_);
     worst = logits[IdOf(ordered_.front())];
   }
 }
@@ -179,21 +203,35 @@ void Sampler::ListHeavy(std::span<const float> logits, double total) {
   }
 }
 
+// This step's own number in [0, 1) of `total`.
+double Sampler::DrawTarget(double total) const {
+  return Random(options_.seed, static_cast<uint64_t>(steps_count_)).NextDouble() * total;
+}
+
+// Draws among all tokens, which weigh `total` together.
+int32_t Sampler::DrawFromAll(double total) const {
+  const double target = DrawTarget(total);
+  double sum = 0.0;
+  int64_t id = 0;
+  while (sum + weights_[id] <= target && id + 1 < std::ssize(weights_)) sum += weights_[id++];
+  // Rounding may carry the walk beyond the last token that can be drawn.
+  while (weights_[id] == 0.0) --id;
+  return static_cast<int32_t>(id);
+}
+
 // Draws among the tokens up to `last_kept` in the order of the filters that min-p keeps too. The
 // best token weighs 1, so min-p compares weights as they are.
 int32_t Sampler::DrawUpTo(std::span<const float> logits, uint64_t last_kept) {
   kept_.clear();
   double total = 0.0;
-  const float last_logit =
-      last_kept == UINT64_MAX ? -kInfinity : logits[static_cast<size_t>(IdOf(last_kept))];
+  const float last_logit = last_kept == kAllKept ? -kInfinity : logits[IdOf(last_kept)];
   for (int64_t i = 0; i < std::ssize(logits); ++i) {
     if (!(logits[i] >= last_logit) || OrderKey(logits[i], i) > last_kept) continue;
     if (weights_[i] < options_.min_p || weights_[i] == 0.0) continue;
     total += weights_[i];
     kept_.push_back(static_cast<int32_t>(i));
   }
-  const double target =
-      Random(options_.seed, static_cast<uint64_t>(steps_count_)).NextDouble() * total;
+  const double target = DrawTarget(total);
   double sum = 0.0;
   for (const int32_t id : kept_) {
     sum += weights_[id];

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -32,8 +33,9 @@ std::vector<int64_t> CountDraws(const SamplingOptions& options, const Logits& lo
 }
 
 // The ids that are ever drawn.
-std::set<int64_t> Drawn(const SamplingOptions& options, const Logits& logits) {
-  const std::vector<int64_t> counts = CountDraws(options, logits, 3000);
+std::set<int64_t> Drawn(const SamplingOptions& options, const Logits& logits,
+                        int64_t draws = 3000) {
+  const std::vector<int64_t> counts = CountDraws(options, logits, draws);
   std::set<int64_t> ids;
   for (size_t i = 0; i < counts.size(); ++i) {
     if (counts[i] > 0) ids.insert(static_cast<int64_t>(i));
@@ -238,6 +240,30 @@ TEST(SamplerTest, FiltersAgreeWithSorting) {
   }
 }
 
+// Selection over many tokens by their bits: all magnitudes, both signs, equals and the undrawable.
+TEST(SamplerTest, TopKKeepsExactlyKOfAnySpread) {
+  constexpr int64_t kKept = 1100;
+  for (const int kind : {0, 1, 2}) {
+    Random random(78, static_cast<uint64_t>(kind));
+    Logits logits(2600);
+    for (float& logit : logits) {
+      const int exponent = static_cast<int>(random.NextBelow(250)) - 125;
+      const float magnitude = std::ldexp(1.0f + random.NextFloat(), exponent);
+      logit = kind == 0 ? 1.0f : random.NextBelow(2) ? magnitude : -magnitude;
+      if (kind == 2 && random.NextBelow(2)) logit = -kInfinity;
+    }
+    std::vector<int64_t> order(logits.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::ranges::sort(order, [&](int64_t a, int64_t b) {
+      return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
+    });
+    order.resize(kKept);
+    // Hot enough that every kept token is as good as any other.
+    EXPECT_EQ(Ids(order.begin(), order.end()),
+              Drawn({.temperature = 3e38f, .top_k = kKept}, logits, 12 * kKept));
+  }
+}
+
 TEST(SamplerTest, ATokenIsAFunctionOfSeedStepAndLogits) {
   const Logits logits = RandomLogits(1000, 1.0f, 4);
   const SamplingOptions options{.seed = 42};
@@ -293,10 +319,15 @@ TEST(SamplerTest, PrintsTimeATokenAtFullVocabulary) {
       {"top-k 20000", {.temperature = 0.6f, .top_k = 20'000}},
       {"top-p 0.95", {.temperature = 0.6f, .top_p = 0.95f}},
       {"min-p", {.temperature = 0.6f, .min_p = 0.05f}},
+      {"penalties", {.repetition_penalty = 1.1f, .presence_penalty = 0.5f}},
+      {"top 20 reported", {.top_log_probs = 20}},
   };
+  std::vector<int32_t> prompt(100'000);
+  std::iota(prompt.begin(), prompt.end(), 0);
   for (const auto& [name, options] : cases) {
     for (const Logits* logits : {&peaked, &flat}) {
       Sampler sampler(options);
+      sampler.See(prompt);
       double best = 1e9;
       for (int i = 0; i < 10; ++i) {
         const auto start = std::chrono::steady_clock::now();

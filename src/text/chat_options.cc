@@ -91,8 +91,7 @@ Status ReadEffort(const OptionReader& reader, ChatRequest& request) {
   const Field standard = reader.Get("reasoning_effort");
   const std::string* standard_name = standard.value == nullptr ? nullptr : standard.value->string();
   const bool is_none = standard_name != nullptr && *standard_name == "none";
-  // An explicit `thinking` has the last word.
-  if (is_none && reader.Get("thinking").value == nullptr) request.thinking = false;
+  if (is_none) request.thinking = false;
   // Without thinking no effort is shown, so that none is wrong.
   if (!request.thinking) return OkStatus();
   const Field own = reader.Get("thinking_effort");
@@ -129,6 +128,20 @@ Status ReadToolChoice(const Field& field, ChatRequest& request) {
   return OkStatus();
 }
 
+/// In an object {"json_schema": ...}; null for none.
+const JsonValue* FindSchema(const JsonValue& format) {
+  const auto find = [](const JsonValue& object, std::string_view name) {
+    const JsonValue* value = object.Find(name);
+    return value == nullptr || value->is_null() ? nullptr : value;
+  };
+  const JsonValue* outer = find(format, "json_schema");
+  if (outer == nullptr) return nullptr;
+  for (const std::string_view name : {"schema", "json_schema"}) {
+    if (const JsonValue* inner = find(*outer, name); inner != nullptr) return inner;
+  }
+  return outer;
+}
+
 Status ReadResponseFormat(const OptionReader& reader, ChatRequest& request) {
   const Field field = reader.Get("response_format");
   if (field.value == nullptr) return OkStatus();
@@ -144,15 +157,9 @@ Status ReadResponseFormat(const OptionReader& reader, ChatRequest& request) {
     return OkStatus();
   }
   request.response_format = ResponseFormat::kJsonSchema;
-  const Field schema = reader.Get("response_schema");
-  const JsonValue* found = schema.value;
-  if (found == nullptr) found = field.value->Find("json_schema");
-  if (found != nullptr && schema.value == nullptr) {
-    const JsonValue* inner = found->Find("schema");
-    if (inner == nullptr) inner = found->Find("json_schema");
-    if (inner != nullptr) found = inner;
-  }
-  if (found == nullptr || found->is_null()) {
+  const JsonValue* found = reader.Get("response_schema").value;
+  if (found == nullptr) found = FindSchema(*field.value);
+  if (found == nullptr) {
     return InvalidArgument(fmt::format(
         "{}: json_schema needs a schema: expected json_schema.schema or response_schema, found "
         "neither",

@@ -50,11 +50,12 @@ Result<std::vector<std::string>> ReadContent(const JsonValue& message, const std
     const std::string part_path = fmt::format("{}.content[{}]", path, i);
     if (part.members() == nullptr) return Fail(part_path, "an object", part);
     const JsonValue* type = Get(part, "type");
-    const std::string* type_name = type == nullptr ? nullptr : type->string();
-    if (type_name != nullptr && (*type_name == "image" || *type_name == "image_url")) {
+    const std::string type_name =
+        type == nullptr || type->string() == nullptr ? "" : *type->string();
+    const bool has_image = Get(part, "image_url") != nullptr || Get(part, "image") != nullptr;
+    if (has_image || type_name == "image" || type_name == "image_url") {
       return Unimplemented(
-          fmt::format("{}: images are not supported yet; leave the part of type {} out", part_path,
-                      QuoteForMessage(*type_name)));
+          fmt::format("{}: images are not supported yet; leave this part out", part_path));
     }
     const JsonValue* text = Get(part, "text");
     if (text == nullptr || text->string() == nullptr) {

@@ -6,6 +6,7 @@
 
 #include "text/pre_split_oracle.h"
 #include "text/random_text.h"
+#include "text/utf8.h"
 
 namespace k3 {
 namespace {

@@ -18,6 +18,7 @@ LIBRARY_PLACES = {
     "oneapi/": ("oneDNN", ["src/kernels/"]),
     "unicode/": ("ICU", ["src/text/"]),
     "CLI/": ("CLI11", ["apps/"]),
+    "histedit.h": ("libedit", ["apps/"]),
     "boost/": ("Boost", ["src/server/"]),
     "mpi.h": ("MPI", ["src/parallel/"]),
     "liburing": ("liburing", ["src/sys/"]),

@@ -1,0 +1,173 @@
+// k3 chat: a conversation in the terminal.
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <memory>
+
+#include "chat_commands.h"
+#include "chat_files.h"
+#include "chat_flags.h"
+#include "commands.h"
+#include "config/json.h"
+#include "engine_options.h"
+#include "line_editor.h"
+#include "sampling_flags.h"
+#include "sys/file.h"
+#include "terminal.h"
+#include "text/xtml_markers.h"
+
+namespace k3::cli {
+namespace {
+
+constexpr int64_t kDefaultChatTokens = 4096;
+
+struct ChatFlags {
+  std::string dir;
+  std::string system;
+  std::string effort;
+  std::string tools;
+  std::string load;
+  std::string thinking;
+  std::string history;
+  bool no_history = false;
+  SamplingFlags sampling;
+  int64_t max_tokens = kDefaultChatTokens;
+  int threads = 0;
+};
+
+/// The XDG directory for state that is worth keeping but not worth a backup.
+std::string DefaultHistoryFile() {
+  const char* state = std::getenv("XDG_STATE_HOME");
+  if (state != nullptr && state[0] == '/') return JoinPath(state, "k3/chat_history");
+  const char* home = std::getenv("HOME");
+  if (home == nullptr || home[0] != '/') return "";
+  return JoinPath(home, ".local/state/k3/chat_history");
+}
+
+Result<ChatRequest> FirstRequest(const ChatFlags& flags) {
+  ChatRequest request;
+  if (!flags.load.empty()) {
+    K3_TRY(request, LoadChatRequest(flags.load));
+  }
+  if (!flags.tools.empty()) {
+    K3_TRY(request.tools, LoadTools(flags.tools));
+  }
+  K3_RETURN_IF_ERROR(ApplyEffortFlag(flags.effort, request));
+  return request;
+}
+
+Status Answer(std::string text, ChatScreen& screen) {
+  ChatMessage message{.role = ChatRole::kUser, .content = {std::move(text)}};
+  return ShowAnswer(screen,
+                    [&](ChatSink& sink) { return screen.chat.Say(std::move(message), sink); });
+}
+
+/// Two slashes stand for a message that begins with one.
+Status RunLine(std::string text, ChatScreen& screen) {
+  if (text.starts_with("//")) return Answer(text.substr(1), screen);
+  if (text.starts_with('/')) return RunChatCommand(text, screen);
+  return Answer(std::move(text), screen);
+}
+
+bool IsBlankLine(std::string_view text) {
+  return text.find_first_not_of(" \t\n") == std::string_view::npos;
+}
+
+/// Reads lines until the user leaves. What goes wrong with one of them is told, and the next is
+/// read; when lines come from a file, it ends the program.
+Status RunLoop(LineEditor& editor, ChatScreen& screen) {
+  while (!screen.is_over) {
+    K3_TRY(LineEditor::Line line, editor.Read(screen.styled ? "\033[1m> \033[0m" : "> "));
+    if (line.kind == LineEditor::Line::Kind::kEnd) return OkStatus();
+    if (line.kind == LineEditor::Line::Kind::kInterrupted || IsBlankLine(line.text)) continue;
+    editor.AddHistory(line.text);
+    const Status status = RunLine(std::move(line.text), screen);
+    if (screen.last.has_value() && screen.last->finish_reason == FinishReason::kCancelled) {
+      editor.DiscardInput();
+    }
+    if (status.ok()) continue;
+    // Nobody reads any more, or nobody can correct the line.
+    if (status.code() == StatusCode::kCancelled || !editor.edits()) return status;
+    PrintNotice(status.ToString());
+  }
+  return OkStatus();
+}
+
+void Greet(const Engine& engine, const ChatFlags& flags) {
+  PrintNotice(fmt::format("{}, {} threads. /help lists the commands, Ctrl-D leaves.", flags.dir,
+                          engine.threads()));
+}
+
+Result<int> Chat(const ChatFlags& flags) {
+  K3_TRY(const EngineOptions engine_options, MakeEngineOptions(flags.threads, true));
+  K3_TRY(ChatRequest request, FirstRequest(flags));
+  K3_TRY(const std::unique_ptr<Engine> engine, Engine::Open(flags.dir, engine_options));
+  const Result<XtmlMarkers> markers = XtmlMarkers::Find(engine->tokenizer());
+  if (!markers.ok()) return markers.status().WithContext(flags.dir);
+  ChatOptions options{.max_tokens = flags.max_tokens, .stop = flags.sampling.stops};
+  options.stop_ids.assign(engine->stop_ids().begin(), engine->stop_ids().end());
+  K3_TRY(options.sampling,
+         ChooseSampling(flags.sampling, engine->checkpoint().generation_config()));
+  std::string history = flags.history.empty() ? DefaultHistoryFile() : flags.history;
+  if (flags.no_history) history.clear();
+  K3_TRY(const std::unique_ptr<LineEditor> editor,
+         LineEditor::Open({.history_file = history, .commands = ChatCommandNames()}));
+  ChatSession chat(*engine, std::move(request), std::move(options));
+  if (!flags.system.empty()) chat.SetSystem(flags.system);
+  ChatScreen screen{.chat = chat,
+                    .thinking = editor->edits() ? ThinkingView::kShow : ThinkingView::kHide,
+                    .styled = StylingAllowed(),
+                    .file = flags.load == "-" ? "" : flags.load};
+  if (!flags.thinking.empty()) {
+    K3_TRY(screen.thinking, ParseThinkingView(flags.thinking));
+  }
+  if (editor->edits()) Greet(*engine, flags);
+  chat.StartSettling();
+  K3_RETURN_IF_ERROR(RunLoop(*editor, screen));
+  return kExitOk;
+}
+
+}  // namespace
+
+void AddChatCommand(CLI::App& app, Invocation& invocation) {
+  // Shared with the callback, which CLI11 copies.
+  auto flags = std::make_shared<ChatFlags>();
+  CLI::App* command = app.add_subcommand("chat", "Talk with a model in the terminal.");
+  AddModelArgument(*command, &flags->dir, "The model's directory.");
+  command->add_option("--system", flags->system, "The system message.")->type_name("TEXT");
+  AddEffortOption(*command, &flags->effort);
+  command
+      ->add_option("--tools", flags->tools,
+                   "Declares the tools of this file, a JSON array. Their calls are shown; /result "
+                   "gives what they return.")
+      ->type_name("FILE");
+  command
+      ->add_option("--load", flags->load,
+                   "Goes on with this conversation: what /save wrote, or an OpenAI-style request.")
+      ->type_name("FILE");
+  AddThinkingOption(*command, &flags->thinking);
+  AddSamplingFlags(*command, flags->sampling);
+  command->add_option("--max-tokens", flags->max_tokens, "Ends an answer after this many tokens.")
+      ->type_name("N")
+      ->capture_default_str();
+  CLI::Option* history = command
+                             ->add_option("--history", flags->history,
+                                          "Keeps the lines you type in this file. Default: "
+                                          "~/.local/state/k3/chat_history.")
+                             ->type_name("FILE");
+  command->add_flag("--no-history", flags->no_history, "Keeps them in no file.")->excludes(history);
+  AddThreadsOption(*command, &flags->threads);
+  command->footer(
+      "Ctrl-C stops an answer, not the program. When standard input is no terminal, every line is\n"
+      "a message or a command, and only the responses are printed.\n\n"
+      "Examples:\n"
+      "  k3 chat models/kjv --effort none\n"
+      "  printf 'Who art thou?\\n/stats\\n' | k3 chat models/kjv --effort none --max-tokens 40");
+  command->callback(
+      [flags, &invocation] { invocation.command = [flags] { return Chat(*flags); }; });
+}
+
+}  // namespace k3::cli

@@ -1,0 +1,119 @@
+#include "run_chat.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+
+#include "answer_view.h"
+#include "chat_files.h"
+#include "chat_flags.h"
+#include "commands.h"
+#include "terminal.h"
+#include "text/chat_json.h"
+
+namespace k3::cli {
+namespace {
+
+/// Shows how far the prompt is, and nothing of the answer.
+class QuietSink : public ChatSink {
+ public:
+  bool OnPrefillProgress(int64_t done, int64_t total) override {
+    bar_.Update(done, total);
+    if (done == total) bar_.Clear();
+    return !WasInterrupted();
+  }
+  bool OnToken(const SampledToken& /*token*/) override { return !WasInterrupted(); }
+  bool OnEvent(const XtmlEvent& /*event*/) override { return !WasInterrupted(); }
+
+ private:
+  ProgressBar bar_{"reading the prompt"};
+};
+
+JsonValue Count(int64_t count) { return JsonValue(count); }
+
+/// As a choice of OpenAI's chat completions, with its usage beside it.
+JsonValue AnswerJson(const ChatAnswer& answer) {
+  std::vector<ChatMessage> messages;
+  AddAnswer(answer.parsed, messages);
+  JsonValue::Members cached = {{"cached_tokens", Count(answer.cached_tokens)}};
+  JsonValue::Members usage = {
+      {"prompt_tokens", Count(answer.prompt_tokens)},
+      {"completion_tokens", Count(answer.generated_tokens)},
+      {"total_tokens", Count(answer.prompt_tokens + answer.generated_tokens)},
+      {"prompt_tokens_details", JsonValue(std::move(cached))}};
+  return JsonValue(
+      JsonValue::Members{{"message", ChatMessageJson(messages.front())},
+                         {"finish_reason", JsonValue(std::string(answer.FinishName()))},
+                         {"usage", JsonValue(std::move(usage))}});
+}
+
+Result<ThinkingView> ChooseThinkingView(const RunChatFlags& flags) {
+  if (!flags.thinking.empty()) return ParseThinkingView(flags.thinking);
+  return IsTerminal(STDOUT_FILENO) ? ThinkingView::kShow : ThinkingView::kHide;
+}
+
+}  // namespace
+
+void AddRunChatFlags(CLI::App& command, RunChatFlags& flags) {
+  command.add_flag("--chat", flags.chat,
+                   "Takes the prompt as a user's message, in the model's chat form, and prints the "
+                   "answer. The options below ask for it too.");
+  command.add_option("--system", flags.system, "A system message before the others.")
+      ->type_name("TEXT");
+  AddEffortOption(command, &flags.effort);
+  command.add_option("--tools", flags.tools, "Declares the tools of this file, a JSON array.")
+      ->type_name("FILE");
+  command
+      .add_option("--json-messages", flags.messages,
+                  "Goes on from the conversation in this file: an OpenAI-style request or its "
+                  "messages. A prompt becomes one more message. - reads standard input.")
+      ->type_name("FILE");
+  AddThinkingOption(command, &flags.thinking);
+  command.add_flag("--json", flags.json,
+                   "Prints the whole answer as JSON: message, finish_reason, usage.");
+}
+
+bool AsksForChat(const RunChatFlags& flags) {
+  return flags.chat || flags.json || !flags.system.empty() || !flags.effort.empty() ||
+         !flags.tools.empty() || !flags.messages.empty() || !flags.thinking.empty();
+}
+
+Result<ChatRequest> MakeChatRequest(const RunChatFlags& flags, const std::string& prompt) {
+  ChatRequest request;
+  if (!flags.messages.empty()) {
+    K3_TRY(request, LoadChatRequest(flags.messages));
+  }
+  if (!flags.tools.empty()) {
+    K3_TRY(request.tools, LoadTools(flags.tools));
+  }
+  K3_RETURN_IF_ERROR(ApplyEffortFlag(flags.effort, request));
+  if (!flags.system.empty()) {
+    request.messages.insert(request.messages.begin(),
+                            ChatMessage{.role = ChatRole::kSystem, .content = {flags.system}});
+  }
+  if (!prompt.empty()) {
+    request.messages.push_back({.role = ChatRole::kUser, .content = {prompt}});
+  }
+  return request;
+}
+
+Result<int> RunChat(Engine& engine, const ChatRequest& request, const RunChatFlags& flags,
+                    const RunChatOptions& options) {
+  Session session(engine);
+  ChatAnswer answer;
+  if (flags.json) {
+    QuietSink sink;
+    K3_TRY(answer, AnswerChat(session, request, options.chat, sink));
+    K3_RETURN_IF_ERROR(WriteOutput(DumpJson(AnswerJson(answer)) + "\n"));
+  } else {
+    K3_TRY(const ThinkingView thinking, ChooseThinkingView(flags));
+    AnswerView view(thinking, StylingAllowed());
+    K3_TRY(answer, AnswerChat(session, request, options.chat, view));
+    K3_RETURN_IF_ERROR(view.Finish(answer));
+  }
+  if (options.stats) PrintNotice(ChatStatsLine(answer));
+  return WasInterrupted() ? kExitInterrupted : kExitOk;
+}
+
+}  // namespace k3::cli
