@@ -88,6 +88,7 @@ class TerminalLineEditor : public LineEditor {
   std::wstring prompt_;
   Line result_;
   Status failure_;
+  bool stale_ = true;   // the picture of the line is
   int64_t entry_ = 0;   // the history's entry that shows; its size: none
   std::wstring draft_;  // what was typed before going through the history
 };
@@ -99,6 +100,7 @@ Result<LineEditor::Line> TerminalLineEditor::Read(std::string_view prompt) {
   entry_ = history_.size();
   draft_.clear();
   painter_.Forget();
+  stale_ = true;
   terminal_->Begin(/*editing=*/true);
   // In this order: keys that answer the prompt must not meet the driver's own line editing.
   line_->SetMode();
@@ -114,12 +116,13 @@ Command TerminalLineEditor::NextCommand() {
   while (true) {
     if (const std::optional<Key> key = keys_.Next()) return Handle(*key);
     // Not before everything has been done that is known, so that a burst is drawn once.
-    Paint();
+    if (stale_) Paint();
     if (!WaitForInput()) return Command::kEndOfInput;
   }
 }
 
 Command TerminalLineEditor::Handle(const Key& key) {
+  stale_ = true;
   switch (key.kind) {
     case Key::Kind::kText:
       Insert(key.text);
@@ -153,6 +156,7 @@ Command TerminalLineEditor::Handle(const Key& key) {
     case Key::Kind::kSuspend:
       painter_.Finish("");
       terminal_->Stop();
+      if (terminal_->TakeEvents().resumed) Resume();
       break;
     case Key::Kind::kClearScreen:
       painter_.ClearScreen();
@@ -338,6 +342,7 @@ bool TerminalLineEditor::WaitForInput() {
   if (events.resized) {
     const TerminalSize size = GetTerminalSize();
     painter_.Move(Picture(size), size);
+    stale_ = true;
   }
   if (events.interrupted) {
     keys_.Clear();
@@ -375,18 +380,22 @@ LinePicture TerminalLineEditor::Picture(TerminalSize size) const {
 void TerminalLineEditor::Paint() {
   const TerminalSize size = GetTerminalSize();
   painter_.Paint(Picture(size), size);
+  stale_ = false;
 }
 
 void TerminalLineEditor::ShowBelow(std::string_view text) {
   Paint();
   painter_.Finish("");
+  // That the terminal is gone shows in the next read.
   (void)WriteOutput(std::string(text) + "\r\n");
+  stale_ = true;
 }
 
 void TerminalLineEditor::Resume() {
   line_->SetMode();
   terminal_->MarkPastes();
   painter_.Forget();
+  stale_ = true;
 }
 
 }  // namespace

@@ -24,6 +24,7 @@ class LineHistoryTest : public testing::Test {
 
   static std::vector<std::string> Entries(const LineHistory& history) {
     std::vector<std::string> entries;
+    entries.reserve(static_cast<size_t>(history.size()));
     for (int64_t i = 0; i < history.size(); ++i) entries.push_back(history.entry(i));
     return entries;
   }

@@ -15,8 +15,8 @@ namespace {
 
 constexpr std::string_view kMarkPastes = "\033[?2004h";
 constexpr std::string_view kLeaveEditing = "\033[?2004l";
-constexpr std::string_view kLeaveEditingAndLine = "\033[?2004l\r\n";
-constexpr std::string_view kEndStyle = "\033[0m\r\n";
+constexpr std::string_view kNewLine = "\r\n";
+constexpr std::string_view kEndStyle = "\033[0m";
 
 /// All that the signal handler knows.
 struct Shared {
@@ -41,6 +41,14 @@ void Wake(char event) {
 
 /// Whether the terminal is ours. Setting that of another job would stop this one.
 bool InForeground() { return tcgetpgrp(STDIN_FILENO) == getpgrp(); }
+
+/// Back to how Begin found it. Whether there was anything to do.
+bool LeaveEditing() {
+  if (!shared.editing || !InForeground()) return false;
+  Write(kLeaveEditing);
+  tcsetattr(STDIN_FILENO, TCSANOW, &shared.mode);
+  return true;
+}
 
 /// Lets the signal do what it does by default. Comes back if that does not end the process.
 void DoDefault(int signal) {
@@ -70,10 +78,14 @@ void OnSignal(int signal) {
     case SIGCONT:
       Wake('c');
       break;
+    case SIGTSTP:
+      LeaveEditing();
+      DoDefault(signal);
+      Wake('c');
+      break;
     default:
       RestoreTerminal();
       DoDefault(signal);
-      Wake('c');
   }
   errno = error;
 }
@@ -81,11 +93,10 @@ void OnSignal(int signal) {
 }  // namespace
 
 void RestoreTerminal() {
-  if (shared.editing && InForeground()) {
-    Write(kLeaveEditingAndLine);
-    tcsetattr(STDIN_FILENO, TCSANOW, &shared.mode);
-  }
+  const bool left = LeaveEditing();
   if (shared.styled) Write(kEndStyle);
+  // What comes next does not stand in the middle of a row.
+  if (left || shared.styled) Write(kNewLine);
 }
 
 void SetTextStyled(bool styled) { shared.styled = styled; }

@@ -164,16 +164,15 @@ std::string TerminalText::Clean(std::string_view text) {
     const auto byte = static_cast<uint8_t>(text[i]);
     if (after_return_ && byte != '\n') clean += "^M";
     after_return_ = byte == '\r';
-    if (byte >= 0x20 && byte != 0x7F && byte != 0xC2) {
-      clean += text[i];
-    } else if (byte == 0xC2) {
+    if (byte == '\r') continue;
+    if (byte == 0xC2) {
       // U+0080 to U+00BF, of which the first half are controls.
       const auto next = static_cast<uint8_t>(text[++i]);
       clean += next < 0xA0 ? kReplacement : text.substr(i - 1, 2);
-    } else if (byte == '\n' || byte == '\t') {
-      clean += text[i];
-    } else if (byte != '\r') {
+    } else if ((byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7F) {
       clean += {'^', static_cast<char>(byte ^ 0x40)};
+    } else {
+      clean += text[i];
     }
   }
   return clean;

@@ -64,7 +64,11 @@ class AnswerReader : public TokenSink {
     return SinkVerdict::kContinue;
   }
 
-  void EndContent() { EmitContent(content_.Feed(matcher_.Finish()) + content_.Finish()); }
+  void EndContent() {
+    std::string rest = content_.Feed(matcher_.Finish());
+    rest += content_.Finish();
+    EmitContent(std::move(rest));
+  }
 
   void EmitContent(std::string text) {
     Emit({.kind = XtmlEvent::Kind::kContent, .text = std::move(text)});

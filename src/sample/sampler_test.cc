@@ -243,14 +243,14 @@ TEST(SamplerTest, FiltersAgreeWithSorting) {
 // Selection over many tokens by their bits: all magnitudes, both signs, equals and the undrawable.
 TEST(SamplerTest, TopKKeepsExactlyKOfAnySpread) {
   constexpr int64_t kKept = 1100;
-  for (const int kind : {0, 1, 2}) {
+  for (const int kind : {0, 1}) {
     Random random(78, static_cast<uint64_t>(kind));
     Logits logits(2600);
     for (float& logit : logits) {
       const int exponent = static_cast<int>(random.NextBelow(250)) - 125;
       const float magnitude = std::ldexp(1.0f + random.NextFloat(), exponent);
       logit = kind == 0 ? 1.0f : random.NextBelow(2) ? magnitude : -magnitude;
-      if (kind == 2 && random.NextBelow(2)) logit = -kInfinity;
+      if (kind == 1 && random.NextBelow(2)) logit = -kInfinity;
     }
     std::vector<int64_t> order(logits.size());
     std::iota(order.begin(), order.end(), 0);

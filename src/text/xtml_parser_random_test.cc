@@ -253,7 +253,7 @@ TEST_F(XtmlParserRandomTest, HoldsItsPromisesOnRandomIds) {
   EXPECT_GT(complete, kSequences / 4);
 }
 
-// Measured at up to 0.6 s; the bound leaves room for a busy machine and for sanitizers, and a
+// Measured at up to 0.8 s; the bound leaves room for a busy machine and for sanitizers, and a
 // quadratic step would take far longer.
 TEST_F(XtmlParserRandomTest, HostileInputTakesLinearTime) {
   const auto repeat = [](const Ids& unit, int64_t count) {
@@ -269,7 +269,7 @@ TEST_F(XtmlParserRandomTest, HostileInputTakesLinearTime) {
   const Ids call = Markup("<call tool=\"f\">");
   const Ids before_key = Markup("<|open|>argument key=\"");
   const Ids behind_key = Markup("\" type=\"number\"<|sep|>1");
-  const Ids text = *tokenizer.Encode(Repeat("In the beginning \"God\" created. ", 330'000));
+  const Ids text = repeat(*tokenizer.Encode("In the beginning \"God\" created. "), 330'000);
   Ids many_arguments;
   for (int i = 0; i < 100'000; ++i) {
     many_arguments.insert(many_arguments.end(), before_key.begin(), before_key.end());

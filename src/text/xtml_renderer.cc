@@ -166,7 +166,10 @@ Status WriteResults(std::vector<ToolResult> run, const std::vector<ToolCall>& ca
                     size_t& results_count, Writer& writer) {
   const auto is_matched = [](const ToolResult& result) { return result.call.has_value(); };
   const bool all_matched = std::ranges::all_of(run, is_matched);
-  if (all_matched) std::ranges::stable_sort(run, {}, &ToolResult::call);
+  if (all_matched) {
+    std::ranges::sort(
+        run, {}, [](const ToolResult& result) { return std::pair(*result.call, result.place); });
+  }
   for (const ToolResult& result : run) {
     const size_t position = results_count++;
     std::string name;

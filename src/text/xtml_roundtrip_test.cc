@@ -56,7 +56,10 @@ ChatMessage RandomAnswer(Random& random) {
   return message;
 }
 
-class XtmlRoundtripTest : public XtmlTest {};
+class XtmlRoundtripTest : public XtmlTest {
+ protected:
+  XtmlRoundtripTest() : XtmlTest(K3_SOURCE_DIR "/models/kjv") {}
+};
 
 TEST_F(XtmlRoundtripTest, AnAnswerComesBackAsItWas) {
   for (uint64_t i = 0; i < 3000; ++i) {

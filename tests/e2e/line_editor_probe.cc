@@ -1,13 +1,14 @@
-// line_editor_probe OUTPUT [HISTORY]: reads lines as a conversation does and appends one JSON object
-// to OUTPUT for each, so that line_editor_test.py sees what the editor gave to the last byte. Some
-// lines are commands: /work waits for Ctrl-C, /stuck waits and does not stop for it, /wait is busy
-// for a moment, /discard forgets what was typed ahead, /facts tells what is known of the terminal,
-// /quit ends.
+// line_editor_probe OUTPUT [HISTORY]: reads lines as a conversation does and appends one JSON
+// object to OUTPUT for each, so that line_editor_test.py sees what the editor gave to the last
+// byte. Some lines are commands: /work waits for Ctrl-C, /stuck waits and does not stop for it,
+// /wait is busy for a moment, /discard forgets what was typed ahead, /facts tells what is known of
+// the terminal, /quit ends.
 
 #include <signal.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <exception>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -87,7 +88,7 @@ int Main(int argc, char** argv) {
     const bool discards = line->text == "/discard";
     if (line->text == "/wait" || discards) {
       Say("busy\n");
-      std::this_thread::sleep_for(100 * kTick);
+      std::this_thread::sleep_for(40 * kTick);
     }
     if (discards) editor.DiscardInput();
     if (line->text == "/facts") output << Facts().dump() << std::endl;  // style-ok(endl): as above
@@ -97,4 +98,11 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace k3::cli
 
-int main(int argc, char** argv) { return k3::cli::Main(argc, argv); }
+int main(int argc, char** argv) {
+  try {
+    return k3::cli::Main(argc, argv);
+  } catch (const std::exception& error) {
+    k3::cli::PrintNotice(error.what());
+    return 1;
+  }
+}

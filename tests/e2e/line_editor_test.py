@@ -426,9 +426,10 @@ class PlainTest(EditorTest):
         self.assertFalse(os.path.exists(self.history))
 
     def test_a_line_has_a_limit(self):
-        self.assertEqual(self.pipe(b"a\n" + b"x" * (16 << 20) + b"\n")[1], "x" * (16 << 20))
         self.pipe(b"a\n" + b"x" * ((16 << 20) + 1), code=1)
         self.assertIn("line 2: expected at most 16777216 bytes", self.said)
+        self.pipe((b"x" * (1 << 20) + b"\\\n") * 17, code=1)
+        self.assertIn("line 16: expected at most 16777216 bytes", self.said)
 
     def test_what_is_left_of_a_file_is_for_the_next(self):
         with open(self.path("input"), "wb") as stream:
