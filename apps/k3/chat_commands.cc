@@ -178,12 +178,16 @@ std::vector<std::string> ChatCommandNames() {
 
 Status ShowAnswer(ChatScreen& screen,
                   const std::function<Result<ChatAnswer>(ChatSink& sink)>& run) {
-  const InterruptScope interrupts;
-  AnswerView view(screen.thinking, screen.styled);
-  Result<ChatAnswer> answer = run(view);
-  if (!answer.ok()) return answer.status();
-  K3_RETURN_IF_ERROR(view.Finish(*answer));
-  screen.last = std::move(*answer);
+  {
+    const InterruptScope interrupts;
+    AnswerView view(screen.thinking, screen.styled);
+    Result<ChatAnswer> answer = run(view);
+    if (!answer.ok()) return answer.status();
+    K3_RETURN_IF_ERROR(view.Finish(*answer));
+    screen.was_stopped = WasInterrupted();
+    screen.last = std::move(*answer);
+  }
+  // Behind the scope: the interrupt of this answer is none of what comes next.
   screen.chat.StartSettling();
   return OkStatus();
 }

@@ -84,10 +84,9 @@ Status RunLoop(LineEditor& editor, ChatScreen& screen) {
     if (line.kind == LineEditor::Line::Kind::kEnd) return OkStatus();
     if (line.kind == LineEditor::Line::Kind::kInterrupted || IsBlankLine(line.text)) continue;
     editor.AddHistory(line.text);
+    screen.was_stopped = false;
     const Status status = RunLine(std::move(line.text), screen);
-    if (screen.last.has_value() && screen.last->finish_reason == FinishReason::kCancelled) {
-      editor.DiscardInput();
-    }
+    if (screen.was_stopped) editor.DiscardInput();
     if (status.ok()) continue;
     // Nobody reads any more, or nobody can correct the line.
     if (status.code() == StatusCode::kCancelled || !editor.edits()) return status;
