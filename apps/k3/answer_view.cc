@@ -67,6 +67,10 @@ Status AnswerView::Finish(const ChatAnswer& answer) {
   bar_.Clear();
   Enter(Section::kNone);
   if (!at_line_start_) Print("\n");
+  const bool is_empty = answer.parsed.content.empty() && answer.parsed.tool_calls.empty();
+  if (thinking_ == ThinkingView::kHide && is_empty && !answer.parsed.reasoning.empty()) {
+    Note("[only thinking came, which is hidden: --thinking show shows it, --effort none skips it]");
+  }
   if (answer.finish_reason == FinishReason::kCancelled) Note("[stopped]");
   if (answer.finish_reason == FinishReason::kLength) {
     Note(fmt::format("[cut after {} tokens: --max-tokens, or the end of the context]",

@@ -32,18 +32,21 @@ Status SetSystem(const std::string& argument, ChatScreen& screen) {
     }
     return WriteOutput(has_one ? ForTerminal(text) + "\n" : "There is no system message.\n");
   }
-  screen.chat.SetSystem(argument == "-" ? "" : argument);
+  ChatRequest request = screen.chat.request();
+  SetSystemMessage(argument == "-" ? "" : argument, request);
+  screen.chat.SetRequest(std::move(request));
   return OkStatus();
+}
+
+std::string_view EffortName(const ChatRequest& request) {
+  if (!request.thinking) return "none";
+  return request.effort.has_value() ? ThinkingEffortName(*request.effort) : "not said";
 }
 
 Status SetEffort(const std::string& argument, ChatScreen& screen) {
   ChatRequest request = screen.chat.request();
   if (argument.empty()) {
-    const std::string_view effort = !request.thinking ? "none"
-                                    : request.effort.has_value()
-                                        ? ThinkingEffortName(*request.effort)
-                                        : "not said";
-    return WriteOutput(fmt::format("The effort is {}.\n", effort));
+    return WriteOutput(fmt::format("The effort is {}.\n", EffortName(request)));
   }
   K3_RETURN_IF_ERROR(ApplyEffortFlag(argument, request));
   screen.chat.SetRequest(std::move(request));
@@ -66,19 +69,20 @@ Status Save(const std::string& argument, ChatScreen& screen) {
   if (path.empty()) return InvalidArgument("/save: expected a file's name, found none");
   K3_RETURN_IF_ERROR(SaveChatRequest(screen.chat.request(), path, path == screen.file));
   screen.file = path;
-  return WriteOutput(
-      fmt::format("{} messages are in {}.\n", screen.chat.request().messages.size(), path));
+  return WriteOutput(fmt::format("{} messages are in {}.\n", screen.chat.request().messages.size(),
+                                 ForTerminal(path)));
 }
 
 Status Load(const std::string& argument, ChatScreen& screen) {
   if (argument.empty()) return InvalidArgument("/load: expected a file's name, found none");
-  K3_TRY(ChatRequest request, LoadChatRequest(argument));
-  const size_t count = request.messages.size();
+  K3_TRY(ChatRequest request, LoadConversation(argument));
+  const std::string summary =
+      fmt::format("{} messages from {}; effort {}.\n", request.messages.size(),
+                  ForTerminal(argument), EffortName(request));
   screen.chat.SetRequest(std::move(request));
   screen.last.reset();
-  screen.file = argument;
-  screen.chat.StartSettling();
-  return WriteOutput(fmt::format("{} messages from {}.\n", count, argument));
+  screen.file.clear();
+  return WriteOutput(summary);
 }
 
 Status Reset(const std::string& /*argument*/, ChatScreen& screen) {
@@ -103,6 +107,7 @@ Status ToolResult(const std::string& argument, ChatScreen& screen) {
   const std::vector<ToolCall> open = screen.chat.OpenCalls();
   if (open.empty()) return InvalidArgument("/result: no tool call waits for a result");
   ChatMessage message{.role = ChatRole::kTool, .content = {argument}, .call_id = open.front().id};
+  if (!message.call_id.has_value()) message.tool = open.front().name;
   if (open.size() > 1) {
     ChatRequest request = screen.chat.request();
     request.messages.push_back(std::move(message));
@@ -134,11 +139,11 @@ constexpr std::array<ChatCommand, 11> kCommands = {{
     {"/effort", "[none|low|high|max]", "how much the model thinks; nothing shows it", SetEffort},
     {"/thinking", "[show|fold|hide]",
      "how thinking is shown; nothing shows that of the last answer", Thinking},
-    {"/retry", "", "answers the last message again, with another seed", Retry},
+    {"/retry", "", "answers the last message again, with the next seed", Retry},
     {"/result", "TEXT", "gives the result of a tool call", ToolResult},
     {"/reset", "", "forgets the conversation, but not the system message", Reset},
     {"/save", "[FILE]", "saves the conversation, as a request that k3 render takes too", Save},
-    {"/load", "FILE", "goes on with a saved conversation", Load},
+    {"/load", "FILE", "goes on with a saved conversation, its tools and its effort", Load},
     {"/stats", "", "tokens, reuse and speed of the last answer", Stats},
     {"/quit", "", "leaves, as Ctrl-D does", Quit},
 }};
@@ -178,17 +183,11 @@ std::vector<std::string> ChatCommandNames() {
 
 Status ShowAnswer(ChatScreen& screen,
                   const std::function<Result<ChatAnswer>(ChatSink& sink)>& run) {
-  {
-    const InterruptScope interrupts;
-    AnswerView view(screen.thinking, screen.styled);
-    Result<ChatAnswer> answer = run(view);
-    if (!answer.ok()) return answer.status();
-    K3_RETURN_IF_ERROR(view.Finish(*answer));
-    screen.was_stopped = WasInterrupted();
-    screen.last = std::move(*answer);
-  }
-  // Behind the scope: the interrupt of this answer is none of what comes next.
-  screen.chat.StartSettling();
+  AnswerView view(screen.thinking, screen.styled);
+  Result<ChatAnswer> answer = run(view);
+  if (!answer.ok()) return answer.status();
+  K3_RETURN_IF_ERROR(view.Finish(*answer));
+  screen.last = std::move(*answer);
   return OkStatus();
 }
 

@@ -18,8 +18,7 @@ struct ChatScreen {
   ThinkingView thinking;
   bool styled;
   std::optional<ChatAnswer> last;  // the last answer, whole
-  std::string file;                // that the conversation was loaded from or saved to
-  bool was_stopped = false;        // by Ctrl-C, during the last line
+  std::string file;                // that the conversation was saved to
   bool is_over = false;            // the user has left
 };
 

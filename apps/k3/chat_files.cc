@@ -27,6 +27,13 @@ Result<ChatRequest> LoadChatRequest(const std::string& path) {
   return ParseChatRequest(json, where);
 }
 
+Result<ChatRequest> LoadConversation(const std::string& path) {
+  if (path == "-") {
+    return InvalidArgument("expected a file's name, found -: standard input is for messages");
+  }
+  return LoadChatRequest(path);
+}
+
 Result<JsonValue> LoadTools(const std::string& path) {
   K3_TRY(const JsonValue json, LoadJson(path, path));
   const JsonValue* tools = json.Find("tools");

@@ -12,6 +12,9 @@ namespace k3::cli {
 /// A request, or an array of messages alone. "-" is standard input.
 Result<ChatRequest> LoadChatRequest(const std::string& path);
 
+/// The same, for what is gone on with: "-" is refused where standard input is for lines.
+Result<ChatRequest> LoadConversation(const std::string& path);
+
 /// An array of tools, or an object that has one as `tools`.
 Result<JsonValue> LoadTools(const std::string& path);
 

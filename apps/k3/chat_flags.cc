@@ -28,6 +28,15 @@ Status ApplyEffortFlag(const std::string& effort, ChatRequest& request) {
   return OkStatus();
 }
 
+void SetSystemMessage(const std::string& text, ChatRequest& request) {
+  std::vector<ChatMessage>& messages = request.messages;
+  const bool has_one = !messages.empty() && messages.front().role == ChatRole::kSystem &&
+                       !messages.front().tools.has_value();
+  if (has_one) messages.erase(messages.begin());
+  if (text.empty()) return;
+  messages.insert(messages.begin(), ChatMessage{.role = ChatRole::kSystem, .content = {text}});
+}
+
 void AddThinkingOption(CLI::App& command, std::string* thinking) {
   command
       .add_option(

@@ -1,6 +1,8 @@
 #include "chat_session.h"
 
 #include <algorithm>
+#include <chrono>
+#include <optional>
 
 #include "terminal.h"
 
@@ -35,18 +37,25 @@ Result<ChatAnswer> ChatSession::Say(ChatMessage message, ChatSink& sink) {
 
 Result<ChatAnswer> ChatSession::Retry(ChatSink& sink) {
   StopSettling();
-  if (request_.messages.empty() || request_.messages.back().role != ChatRole::kAssistant) {
-    return InvalidArgument("expected an answer to try again, found none");
+  std::vector<ChatMessage>& messages = request_.messages;
+  const auto is_system = [](const ChatMessage& message) {
+    return message.role == ChatRole::kSystem;
+  };
+  if (std::ranges::all_of(messages, is_system)) {
+    return InvalidArgument("expected a message to answer, found none");
   }
-  ChatMessage old = std::move(request_.messages.back());
-  request_.messages.pop_back();
-  ++options_.sampling.seed;
+  std::optional<ChatMessage> old;
+  if (messages.back().role == ChatRole::kAssistant) {
+    old = std::move(messages.back());
+    messages.pop_back();
+    ++options_.sampling.seed;
+  }
   Result<ChatAnswer> answer = Answer(sink);
   if (!answer.ok() || answer->generated_tokens == 0) {
-    request_.messages.push_back(std::move(old));
+    if (old.has_value()) messages.push_back(std::move(*old));
     return answer;
   }
-  AddAnswer(answer->parsed, request_.messages);
+  AddAnswer(answer->parsed, messages);
   return answer;
 }
 
@@ -55,44 +64,48 @@ void ChatSession::SetRequest(ChatRequest request) {
   request_ = std::move(request);
 }
 
-void ChatSession::SetSystem(std::string text) {
-  StopSettling();
-  std::vector<ChatMessage>& messages = request_.messages;
-  const bool has_one = !messages.empty() && messages.front().role == ChatRole::kSystem &&
-                       !messages.front().tools.has_value();
-  if (has_one) messages.erase(messages.begin());
-  if (text.empty()) return;
-  messages.insert(messages.begin(),
-                  ChatMessage{.role = ChatRole::kSystem, .content = {std::move(text)}});
-}
-
 void ChatSession::StartSettling() {
   StopSettling();
   if (request_.messages.empty() || request_.messages.back().role != ChatRole::kAssistant) return;
   keep_settling_ = true;
+  is_settling_ = true;
   settling_ = std::thread([this] {
-    const Result<bool> done = SettleChat(
-        session_, request_, [this] { return keep_settling_.load() && !WasInterrupted(); });
+    const auto keep_going = [this](int64_t done, int64_t total) {
+      settled_tokens_ = done;
+      settling_tokens_ = total;
+      return keep_settling_.load() && !WasInterrupted();
+    };
     // The next answer will meet the same failure and report it.
-    if (!done.ok()) session_.Reset();
+    if (!SettleChat(session_, request_, keep_going).ok()) session_.Reset();
+    is_settling_ = false;
   });
 }
 
 void ChatSession::FinishSettling() {
+  constexpr std::chrono::milliseconds kPoll(5);
+  ProgressBar bar("reading the last answer once more");
+  while (is_settling_) {
+    bar.Update(settled_tokens_, settling_tokens_);
+    std::this_thread::sleep_for(kPoll);
+  }
+  bar.Clear();
   if (settling_.joinable()) settling_.join();
 }
 
 void ChatSession::StopSettling() {
   keep_settling_ = false;
-  FinishSettling();
+  if (settling_.joinable()) settling_.join();
 }
 
 std::vector<ToolCall> ChatSession::OpenCalls() const {
   std::vector<ToolCall> calls;
   for (const ChatMessage& message : request_.messages) {
     if (message.role == ChatRole::kAssistant) calls = message.tool_calls;
-    if (message.role != ChatRole::kTool || !message.call_id.has_value()) continue;
-    std::erase_if(calls, [&](const ToolCall& call) { return call.id == message.call_id; });
+    if (message.role != ChatRole::kTool || calls.empty()) continue;
+    // A result without a call of its own answers the first that is open.
+    auto answered = std::ranges::find(calls, message.call_id, &ToolCall::id);
+    if (!message.call_id.has_value() || answered == calls.end()) answered = calls.begin();
+    calls.erase(answered);
   }
   return calls;
 }

@@ -28,17 +28,15 @@ class ChatSession {
   /// Adds a message and answers it. When the run fails, or stops before the first token of an
   /// answer, the message is taken back.
   Result<ChatAnswer> Say(ChatMessage message, ChatSink& sink);
-  /// Answers the last message again, with the next seed. InvalidArgument when there is none.
+  /// Answers the last message again, with the next seed; for the first time, if it has no answer.
+  /// InvalidArgument when there is no message.
   Result<ChatAnswer> Retry(ChatSink& sink);
 
   /// Takes another conversation, or other options for this one.
   void SetRequest(ChatRequest request);
-  /// The system message that comes first; empty text removes it.
-  void SetSystem(std::string text);
-
-  /// Begins to run the answer once more behind the caller's back.
+  /// Begins to run the answer once more behind the caller's back, unless that is done.
   void StartSettling();
-  /// Waits until that is done, or ends it when the user interrupts.
+  /// Waits until that is done, and shows how far it is, or ends it when the user interrupts.
   void FinishSettling();
 
   /// Calls of the last answer without a result, in order.
@@ -56,6 +54,9 @@ class ChatSession {
   ChatRequest request_;
   ChatOptions options_;
   std::atomic<bool> keep_settling_ = false;
+  std::atomic<bool> is_settling_ = false;
+  std::atomic<int64_t> settled_tokens_ = 0;
+  std::atomic<int64_t> settling_tokens_ = 0;
   std::thread settling_;
 };
 

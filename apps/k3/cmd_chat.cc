@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 
 #include "chat_commands.h"
 #include "chat_files.h"
@@ -14,6 +15,7 @@
 #include "config/json.h"
 #include "engine_options.h"
 #include "line_editor.h"
+#include "number_check.h"
 #include "sampling_flags.h"
 #include "sys/file.h"
 #include "terminal.h"
@@ -26,10 +28,10 @@ constexpr int64_t kDefaultChatTokens = 4096;
 
 struct ChatFlags {
   std::string dir;
-  std::string system;
+  std::optional<std::string> system;
   std::string effort;
-  std::string tools;
-  std::string load;
+  std::optional<std::string> tools;
+  std::optional<std::string> load;
   std::string thinking;
   std::string history;
   bool no_history = false;
@@ -49,13 +51,14 @@ std::string DefaultHistoryFile() {
 
 Result<ChatRequest> FirstRequest(const ChatFlags& flags) {
   ChatRequest request;
-  if (!flags.load.empty()) {
-    K3_TRY(request, LoadChatRequest(flags.load));
+  if (flags.load.has_value()) {
+    K3_TRY(request, LoadConversation(*flags.load));
   }
-  if (!flags.tools.empty()) {
-    K3_TRY(request.tools, LoadTools(flags.tools));
+  if (flags.tools.has_value()) {
+    K3_TRY(request.tools, LoadTools(*flags.tools));
   }
   K3_RETURN_IF_ERROR(ApplyEffortFlag(flags.effort, request));
+  if (flags.system.has_value()) SetSystemMessage(*flags.system, request);
   return request;
 }
 
@@ -78,21 +81,30 @@ bool IsBlankLine(std::string_view text) {
 
 /// Reads lines until the user leaves. What goes wrong with one of them is told, and the next is
 /// read; when lines come from a file, it ends the program.
-Status RunLoop(LineEditor& editor, ChatScreen& screen) {
+Result<int> RunLoop(LineEditor& editor, ChatScreen& screen) {
   while (!screen.is_over) {
     K3_TRY(LineEditor::Line line, editor.Read(screen.styled ? "\033[1m> \033[0m" : "> "));
-    if (line.kind == LineEditor::Line::Kind::kEnd) return OkStatus();
+    if (line.kind == LineEditor::Line::Kind::kEnd) return kExitOk;
     if (line.kind == LineEditor::Line::Kind::kInterrupted || IsBlankLine(line.text)) continue;
     editor.AddHistory(line.text);
-    screen.was_stopped = false;
-    const Status status = RunLine(std::move(line.text), screen);
-    if (screen.was_stopped) editor.DiscardInput();
-    if (status.ok()) continue;
+    Status status;
+    bool was_stopped = false;
+    {
+      const InterruptScope interrupts;
+      status = RunLine(std::move(line.text), screen);
+      was_stopped = WasInterrupted();
+    }
+    if (was_stopped && !editor.edits()) return kExitInterrupted;
+    if (was_stopped) editor.DiscardInput();
+    if (status.ok()) {
+      screen.chat.StartSettling();
+      continue;
+    }
     // Nobody reads any more, or nobody can correct the line.
     if (status.code() == StatusCode::kCancelled || !editor.edits()) return status;
     PrintNotice(status.ToString());
   }
-  return OkStatus();
+  return kExitOk;
 }
 
 void Greet(const Engine& engine, const ChatFlags& flags) {
@@ -110,23 +122,22 @@ Result<int> Chat(const ChatFlags& flags) {
   options.stop_ids.assign(engine->stop_ids().begin(), engine->stop_ids().end());
   K3_TRY(options.sampling,
          ChooseSampling(flags.sampling, engine->checkpoint().generation_config()));
+  K3_RETURN_IF_ERROR(options.sampling.ValidateFor(engine->config().vocab_size));
+  K3_RETURN_IF_ERROR(MakeStopMatcher(flags.sampling).status());
   std::string history = flags.history.empty() ? DefaultHistoryFile() : flags.history;
   if (flags.no_history) history.clear();
   K3_TRY(const std::unique_ptr<LineEditor> editor,
          LineEditor::Open({.history_file = history, .commands = ChatCommandNames()}));
   ChatSession chat(*engine, std::move(request), std::move(options));
-  if (!flags.system.empty()) chat.SetSystem(flags.system);
   ChatScreen screen{.chat = chat,
                     .thinking = editor->edits() ? ThinkingView::kShow : ThinkingView::kHide,
-                    .styled = StylingAllowed(),
-                    .file = flags.load == "-" ? "" : flags.load};
+                    .styled = StylingAllowed()};
   if (!flags.thinking.empty()) {
     K3_TRY(screen.thinking, ParseThinkingView(flags.thinking));
   }
   if (editor->edits()) Greet(*engine, flags);
   chat.StartSettling();
-  K3_RETURN_IF_ERROR(RunLoop(*editor, screen));
-  return kExitOk;
+  return RunLoop(*editor, screen);
 }
 
 }  // namespace
@@ -150,6 +161,7 @@ void AddChatCommand(CLI::App& app, Invocation& invocation) {
   AddThinkingOption(*command, &flags->thinking);
   AddSamplingFlags(*command, flags->sampling);
   command->add_option("--max-tokens", flags->max_tokens, "Ends an answer after this many tokens.")
+      ->transform(WholeNumber(INT64_MAX))
       ->type_name("N")
       ->capture_default_str();
   CLI::Option* history = command
@@ -160,7 +172,9 @@ void AddChatCommand(CLI::App& app, Invocation& invocation) {
   command->add_flag("--no-history", flags->no_history, "Keeps them in no file.")->excludes(history);
   AddThreadsOption(*command, &flags->threads);
   command->footer(
-      "Ctrl-C stops an answer, not the program. When standard input is no terminal, every line is\n"
+      "Ctrl-C stops an answer, not the program; a second one, while the answer has not stopped "
+      "yet,\n"
+      "ends the program. When standard input is no terminal, every line is\n"
       "a message or a command, and only the responses are printed.\n\n"
       "Examples:\n"
       "  k3 chat models/kjv --effort none\n"

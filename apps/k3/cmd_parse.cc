@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "base/limits.h"
+#include "chat_files.h"
 #include "commands.h"
 #include "config/json.h"
 #include "engine_options.h"
@@ -49,17 +50,6 @@ Result<std::vector<int32_t>> ReadIds(FileSystem& files, const ParseOptions& opti
                                        where, i + 1, tokenizer.vocab_size(), ids[i]));
   }
   return ids;
-}
-
-Result<JsonValue> ReadTools(FileSystem& files, const std::string& path) {
-  if (path.empty()) return JsonValue();
-  K3_TRY(const std::string text, ReadWholeFile(files, path, limits::kConfigFileBytesMax));
-  K3_TRY(JsonValue tools, ParseJson(text, path));
-  if (tools.items() == nullptr) {
-    return InvalidArgument(fmt::format("{}: expected an array of tools as in a request, found {}",
-                                       path, tools.Describe()));
-  }
-  return tools;
 }
 
 JsonValue EventLine(const XtmlEvent& event) {
@@ -155,7 +145,10 @@ Result<int> Parse(const ParseOptions& options) {
   const Result<XtmlMarkers> markers = XtmlMarkers::Find(tokenizer);
   if (!markers.ok()) return markers.status().WithContext(options.dir);
   K3_TRY(const std::vector<int32_t> ids, ReadIds(*files, options, tokenizer));
-  K3_TRY(const JsonValue tools, ReadTools(*files, options.tools));
+  JsonValue tools;
+  if (!options.tools.empty()) {
+    K3_TRY(tools, LoadTools(options.tools));
+  }
   const XtmlChannel start = options.start == "think" ? XtmlChannel::kThink : XtmlChannel::kResponse;
   XtmlParser parser(tokenizer, *markers, {.start = start, .tools = &tools});
   K3_RETURN_IF_ERROR(options.stream ? WriteEvents(parser, ids) : WriteAnswer(parser, ids));

@@ -1,6 +1,7 @@
 // k3 run: goes on from a prompt and streams what comes.
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <memory>
@@ -16,6 +17,7 @@
 #include "terminal.h"
 #include "text/stop_matcher.h"
 #include "text/utf8_stream.h"
+#include "text/xtml_markers.h"
 
 namespace k3::cli {
 namespace {
@@ -117,7 +119,9 @@ class Printer : public TokenSink {
   }
 
   void Write(std::string_view text) {
-    if (status_.ok()) status_ = WriteOutput(text);
+    if (!status_.ok()) return;
+    // A model's text must not drive the terminal.
+    status_ = is_terminal_ ? WriteOutput(clean_.Feed(text)) : WriteOutput(text);
   }
 
   const Tokenizer& tokenizer_;
@@ -125,6 +129,8 @@ class Printer : public TokenSink {
   bool first_ = true;
   StopMatcher stops_;
   Utf8Stream stream_;
+  const bool is_terminal_ = IsTerminal(STDOUT_FILENO);
+  TerminalText clean_;
   ProgressBar bar_{"reading the prompt"};
   Status status_;
 };
@@ -177,9 +183,11 @@ Result<int> RunConversation(Engine& engine, const std::string& prompt, GenerateO
                             const RunOptions& options) {
   K3_TRY(const ChatRequest request, MakeChatRequest(options.chat, prompt));
   if (request.messages.empty()) {
-    return InvalidArgument("the conversation is empty: expected a prompt or --json-messages");
+    return InvalidArgument("the conversation is empty: expected a prompt, or messages in a file");
   }
   if (ChooseForm(options) != OutputForm::kText) {
+    K3_TRY(const XtmlMarkers markers, XtmlMarkers::Find(engine.tokenizer()));
+    generate.stop_ids.push_back(markers.end_of_message);
     K3_TRY(const std::vector<int32_t> ids, EncodeChat(engine, request));
     return RunTokens(engine, ids, generate, options);
   }
@@ -194,6 +202,13 @@ Result<int> RunConversation(Engine& engine, const std::string& prompt, GenerateO
 
 Result<int> Run(const RunOptions& options) {
   const bool is_chat = AsksForChat(options.chat);
+  if (options.chat.json && ChooseForm(options) != OutputForm::kText) {
+    return InvalidArgument(
+        "--json prints an answer: expected neither --ids nor --logprobs with it");
+  }
+  if (options.prompt == "-" && options.chat.messages == "-") {
+    return InvalidArgument("standard input: expected one reader, found PROMPT and --json-messages");
+  }
   if (!is_chat && options.prompt.empty() && options.prompt_file.empty()) {
     return InvalidArgument("the prompt is empty: expected some text to go on from");
   }
@@ -226,8 +241,11 @@ void AddOutputOptions(CLI::App& command, RunOptions& options) {
       ->transform(WholeNumber(INT64_MAX))
       ->type_name("ID")
       ->expected(1)
+      ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  command.add_flag("--ignore-eos", options.ignore_eos, "Stops at no id, only at --max-tokens.");
+  command.add_flag("--ignore-eos", options.ignore_eos,
+                   "Stops at no id, only at --max-tokens; an answer in chat "
+                   "form ends with <|end_of_msg|> all the same.");
   CLI::Option* ids =
       command.add_flag("--ids", options.ids, "Prints token ids, separated by commas, for text.");
   command

@@ -68,7 +68,7 @@ int ReportParseError(const CLI::App& app, const CLI::ParseError& error) {
 }
 
 int Main(int argc, char** argv) {
-  PrepareSignals();
+  PrepareProcess();
   CLI::App app(kDescription, "k3");
   // Shared because CLI11 hands it on to the subcommands.
   app.formatter(std::make_shared<HelpFormatter>());

@@ -59,7 +59,9 @@ void AddRunChatFlags(CLI::App& command, RunChatFlags& flags) {
   command.add_flag("--chat", flags.chat,
                    "Takes the prompt as a user's message, in the model's chat form, and prints the "
                    "answer. The options below ask for it too.");
-  command.add_option("--system", flags.system, "A system message before the others.")
+  command
+      .add_option("--system", flags.system,
+                  "The system message; takes the place of the one in a file.")
       ->type_name("TEXT");
   AddEffortOption(command, &flags.effort);
   command.add_option("--tools", flags.tools, "Declares the tools of this file, a JSON array.")
@@ -75,23 +77,20 @@ void AddRunChatFlags(CLI::App& command, RunChatFlags& flags) {
 }
 
 bool AsksForChat(const RunChatFlags& flags) {
-  return flags.chat || flags.json || !flags.system.empty() || !flags.effort.empty() ||
-         !flags.tools.empty() || !flags.messages.empty() || !flags.thinking.empty();
+  return flags.chat || flags.json || flags.system.has_value() || !flags.effort.empty() ||
+         flags.tools.has_value() || flags.messages.has_value() || !flags.thinking.empty();
 }
 
 Result<ChatRequest> MakeChatRequest(const RunChatFlags& flags, const std::string& prompt) {
   ChatRequest request;
-  if (!flags.messages.empty()) {
-    K3_TRY(request, LoadChatRequest(flags.messages));
+  if (flags.messages.has_value()) {
+    K3_TRY(request, LoadChatRequest(*flags.messages));
   }
-  if (!flags.tools.empty()) {
-    K3_TRY(request.tools, LoadTools(flags.tools));
+  if (flags.tools.has_value()) {
+    K3_TRY(request.tools, LoadTools(*flags.tools));
   }
   K3_RETURN_IF_ERROR(ApplyEffortFlag(flags.effort, request));
-  if (!flags.system.empty()) {
-    request.messages.insert(request.messages.begin(),
-                            ChatMessage{.role = ChatRole::kSystem, .content = {flags.system}});
-  }
+  if (flags.system.has_value()) SetSystemMessage(*flags.system, request);
   if (!prompt.empty()) {
     request.messages.push_back({.role = ChatRole::kUser, .content = {prompt}});
   }

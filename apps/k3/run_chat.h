@@ -1,6 +1,7 @@
 #pragma once
 // The chat form of `k3 run`: a prompt as a user's message, or a whole conversation from a file.
 
+#include <optional>
 #include <string>
 
 #include "base/status.h"
@@ -14,10 +15,11 @@ namespace k3::cli {
 
 struct RunChatFlags {
   bool chat = false;
-  std::string system;
+  // Given as empty text they ask for the chat form too.
+  std::optional<std::string> system;
   std::string effort;
-  std::string tools;
-  std::string messages;  // a file
+  std::optional<std::string> tools;
+  std::optional<std::string> messages;  // a file
   std::string thinking;
   bool json = false;
 };

@@ -125,6 +125,7 @@ void AddAdjustmentFlags(CLI::App& command, SamplingFlags& flags) {
       ->check(IsLogitBias())
       ->type_name("ID=BIAS")
       ->expected(1)
+      ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 }
 

@@ -1,5 +1,6 @@
 #include "terminal.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
@@ -69,7 +70,11 @@ Status WriteOutput(std::string_view text) {
   return OkStatus();
 }
 
-void PrintNotice(std::string_view text) { WriteError(fmt::format("k3: {}\n", text)); }
+void PrintNotice(std::string_view text) {
+  // A message may quote what came from outside, such as a file's name.
+  const bool is_terminal = isatty(STDERR_FILENO) != 0;
+  WriteError(fmt::format("k3: {}\n", is_terminal ? ForTerminal(text) : std::string(text)));
+}
 
 Result<std::string> ReadStandardInput(int64_t bytes_max) {
   std::string text;
@@ -236,7 +241,23 @@ void EndOnMappingFault(int /*signal*/) {
 
 }  // namespace
 
-void PrepareSignals() {
+namespace {
+
+/// A descriptor that the caller closed would otherwise be given to the next file that is opened.
+void OpenStandardStreams() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(fd, F_GETFD) < 0 && errno == EBADF) {
+      // The lowest free number is this one.
+      [[maybe_unused]] const int opened =
+          open("/dev/null", fd == STDIN_FILENO ? O_RDONLY : O_WRONLY);
+    }
+  }
+}
+
+}  // namespace
+
+void PrepareProcess() {
+  OpenStandardStreams();
   signal(SIGPIPE, SIG_IGN);
   signal(SIGXFSZ, SIG_IGN);
   signal(SIGBUS, EndOnMappingFault);

@@ -101,9 +101,10 @@ class InterruptScope {
   struct sigaction before_{};
 };
 
-/// A closed pipe or a file beyond its limit is reported by the write to it, not by a signal. A
-/// mapped file that is cut while in use ends the program with a message.
-void PrepareSignals();
+/// To be called first. Standard streams that are closed become empty ones. A closed pipe or a file
+/// beyond its limit is reported by the write to it, not by a signal. A mapped file that is cut
+/// while in use ends the program with a message.
+void PrepareProcess();
 
 /// "1.50 GiB", "980 B".
 std::string FormatBytes(int64_t bytes);

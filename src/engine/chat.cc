@@ -114,7 +114,10 @@ Result<ChatAnswer> AnswerChat(Session& session, const ChatRequest& request,
                               const ChatOptions& options, ChatSink& sink) {
   const Engine& engine = session.engine();
   K3_TRY(const XtmlMarkers markers, XtmlMarkers::Find(engine.tokenizer()));
-  K3_TRY(const std::vector<int32_t> prompt, EncodeChat(engine, request));
+  ChatRequest open = request;
+  // Whatever a file says: without an open answer a model would go on with the last message.
+  open.add_generation_prompt = true;
+  K3_TRY(const std::vector<int32_t> prompt, EncodeChat(engine, open));
   if (std::ssize(prompt) >= engine.config().context_max) {
     return InvalidArgument(fmt::format(
         "the conversation has {} tokens, which leaves no room in the model's context of "
@@ -156,7 +159,7 @@ void AddAnswer(const ParsedAnswer& answer, std::vector<ChatMessage>& messages) {
 }
 
 Result<bool> SettleChat(Session& session, const ChatRequest& request,
-                        const std::function<bool()>& keep_going) {
+                        const std::function<bool(int64_t done, int64_t total)>& keep_going) {
   // What every later turn begins with: no options of this turn, and no open answer.
   ChatRequest history = request;
   history.tool_choice = ToolChoice::kAuto;
@@ -165,9 +168,13 @@ Result<bool> SettleChat(Session& session, const ChatRequest& request,
   K3_TRY(const std::vector<int32_t> ids, EncodeChat(session.engine(), history));
   // A conversation that fills the context cannot go on: its next turn says so.
   if (std::ssize(ids) > session.engine().config().context_max) return true;
+  if (session.Holds(ids)) return true;
   const size_t step = static_cast<size_t>(kDefaultPrefillChunk);
-  for (size_t at = static_cast<size_t>(session.Reuse(ids)); at < ids.size(); at += step) {
-    if (!keep_going()) return false;
+  const size_t kept = static_cast<size_t>(session.Reuse(ids));
+  for (size_t at = kept; at < ids.size(); at += step) {
+    if (!keep_going(static_cast<int64_t>(at - kept), static_cast<int64_t>(ids.size() - kept))) {
+      return false;
+    }
     const size_t count = std::min(step, ids.size() - at);
     K3_RETURN_IF_ERROR(session.Prefill(std::span(ids).subspan(at, count), {}));
   }

@@ -70,9 +70,10 @@ Result<ChatAnswer> AnswerChat(Session& session, const ChatRequest& request,
 void AddAnswer(const ParsedAnswer& answer, std::vector<ChatMessage>& messages);
 
 /// Runs a conversation that ends with an answer in prefill form, so that the next turn need not.
-/// False when `keep_going`, asked between chunks, said so; what was run is kept.
+/// `keep_going` is asked before each chunk, when `done` of `total` tokens have been run; false ends
+/// it with false, and what was run is kept.
 Result<bool> SettleChat(Session& session, const ChatRequest& request,
-                        const std::function<bool()>& keep_going);
+                        const std::function<bool(int64_t done, int64_t total)>& keep_going);
 
 /// The ids of a request's prompt.
 Result<std::vector<int32_t>> EncodeChat(const Engine& engine, const ChatRequest& request);

@@ -95,7 +95,7 @@ TEST_F(ChatTest, LaterTurnsCostTheirNewTokensAndAnswerAsColdRuns) {
         }
         EXPECT_EQ(sink.prefill_total_, warm.prompt_tokens - warm.cached_tokens);
         AddAnswer(warm.parsed, request.messages);
-        const bool settled = settles && *SettleChat(session, request, [] { return true; });
+        const bool settled = settles && *SettleChat(session, request, [](int64_t, int64_t) { return true; });
         EXPECT_EQ(settled, settles);
       }
     }
@@ -110,7 +110,7 @@ TEST_F(ChatTest, OptionsBehindTheMessagesDoNotSpoilThePrefix) {
                       .response_format = ResponseFormat::kJsonObject};
   Sink first;
   AddAnswer(Answer(session, request, first).parsed, request.messages);
-  ASSERT_TRUE(*SettleChat(session, request, [] { return true; }));
+  ASSERT_TRUE(*SettleChat(session, request, [](int64_t, int64_t) { return true; }));
   const int64_t settled = session.length();
   request.messages.push_back(User("And whence?"));
   request.tool_choice = ToolChoice::kRequired;
@@ -125,11 +125,16 @@ TEST_F(ChatTest, AnswersTheSameMessageAgain) {
   ChatRequest request{.messages = {User("Who art thou?")}};
   Sink sink;
   AddAnswer(Answer(session, request, sink).parsed, request.messages);
-  ASSERT_TRUE(*SettleChat(session, request, [] { return true; }));
+  ASSERT_TRUE(*SettleChat(session, request, [](int64_t, int64_t) { return true; }));
   const int64_t settled = session.length();
   request.messages.push_back(User("And whence?"));
   Sink first;
   const ChatAnswer one = Answer(session, request, first);
+  // Also after the answer was settled, which a second time costs nothing.
+  ChatRequest answered = request;
+  AddAnswer(one.parsed, answered.messages);
+  ASSERT_TRUE(*SettleChat(session, answered, [](int64_t, int64_t) { return true; }));
+  ASSERT_TRUE(*SettleChat(session, answered, [](int64_t, int64_t) { return false; }));
   Sink second;
   const ChatAnswer two = Answer(session, request, second);
   EXPECT_EQ(two.parsed, one.parsed);
@@ -196,10 +201,17 @@ TEST_F(ChatTest, CancelsBetweenChunksOfThePrompt) {
   history.messages.push_back(User("x " + std::string(4000, 'y')));
   AddAnswer({.content = "z"}, history.messages);
   int calls = 0;
-  EXPECT_FALSE(*SettleChat(session, history, [&] { return ++calls < 3; }));
+  EXPECT_FALSE(*SettleChat(session, history, [&](int64_t, int64_t) { return ++calls < 3; }));
   EXPECT_EQ(calls, 3);
-  EXPECT_TRUE(*SettleChat(session, history, [] { return true; }));
+  EXPECT_TRUE(*SettleChat(session, history, [](int64_t, int64_t) { return true; }));
   EXPECT_EQ(session.length(), Length(history, false));
+}
+
+TEST_F(ChatTest, AnAnswerIsAlwaysOpened) {
+  ChatRequest request{.messages = {User("Who art thou?")}, .thinking = false};
+  const ChatAnswer answer = Cold(request);
+  request.add_generation_prompt = false;
+  EXPECT_EQ(Cold(request).parsed, answer.parsed);
 }
 
 TEST_F(ChatTest, CallsOfAnAnswerBecomeCallsOfTheConversation) {
@@ -225,7 +237,7 @@ TEST_F(ChatTest, RefusesBeforeAnythingRuns) {
   Sink sink;
   ChatRequest request{.messages = {User("Who art thou?")}};
   AddAnswer(Answer(session, request, sink).parsed, request.messages);
-  ASSERT_TRUE(*SettleChat(session, request, [] { return true; }));
+  ASSERT_TRUE(*SettleChat(session, request, [](int64_t, int64_t) { return true; }));
   const int64_t settled = session.length();
   ChatRequest late = request;
   late.messages.push_back({.role = ChatRole::kTool, .content = {"x"}});

@@ -41,6 +41,11 @@ void Session::MarkBoundary() {
   boundaries_.push_back(state_.Mark());
 }
 
+bool Session::Holds(std::span<const int32_t> tokens) const {
+  const bool all_prefilled = prefilled_ == std::ssize(tokens_) && state_.length() == prefilled_;
+  return all_prefilled && std::equal(tokens.begin(), tokens.end(), tokens_.begin(), tokens_.end());
+}
+
 bool Session::HasPrefix(std::span<const int32_t> prompt, int64_t length) const {
   const size_t count = static_cast<size_t>(length);
   return count < prompt.size() && std::equal(prompt.begin(), prompt.begin() + length,

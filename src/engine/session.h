@@ -29,7 +29,7 @@ namespace k3 {
 
 class Session {
  public:
-  static constexpr size_t kBoundariesMax = 2;
+  static constexpr size_t kBoundariesMax = 3;
 
   enum class Boundaries { kNone, kKept };
 
@@ -57,6 +57,9 @@ class Session {
 
   /// Makes the present end a boundary. Nothing to do when a decoded token is among the tokens.
   void MarkBoundary();
+
+  /// Whether it has run just these tokens, all of them in prefill form.
+  bool Holds(std::span<const int32_t> tokens) const;
 
   /// Goes back to the longest boundary, the present end or the beginning, that is a proper prefix
   /// of `prompt` and ran in prefill form, and returns its length: at least one token of the prompt

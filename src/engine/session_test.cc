@@ -97,13 +97,15 @@ TEST_F(SessionTest, ComesBackToAnEarlierBoundary) {
 TEST_F(SessionTest, KeepsTheLastBoundariesAlone) {
   Session session(*engine_, Session::Boundaries::kKept);
   std::vector<int32_t> tokens;
-  for (uint32_t turn = 0; turn < 4; ++turn) {
+  for (uint32_t turn = 0; turn < 5; ++turn) {
     tokens = Join(tokens, Tokens(20, turn));
     Warm(session, tokens, std::ssize(tokens) - 20);
     session.MarkBoundary();
     session.MarkBoundary();
   }
   const auto prefix = [&](size_t count) { return std::span(tokens).first(count); };
+  EXPECT_TRUE(session.Holds(tokens));
+  EXPECT_FALSE(session.Holds(prefix(99)));
   const std::vector<int32_t> late = Join(prefix(65), Tokens(3, 9));
   EXPECT_EQ(Warm(session, late, 60), Cold(late));
   const std::vector<int32_t> early = Join(prefix(45), Tokens(3, 9));

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import subprocess
 
 import k3_binary
 from k3_binary import KJV, BinaryTest
@@ -114,6 +115,68 @@ class ChatInAPipeTest(BinaryTest):
         self.assertEqual(saved["chat_template_kwargs"],
                          {"thinking": True, "thinking_effort": "low"})
 
+    def test_results_of_calls_whatever_their_ids(self):
+        def call(name, **more):
+            return {**more, "function": {"name": name, "arguments": "{}"}}
+
+        for number, ids in enumerate((({}, {}), ({"id": "a"}, {"id": "a"}),
+                                      ({"id": "a"}, {"id": "b"}))):
+            with self.subTest(ids):
+                calls = [call("f", **ids[0]), call("g", **ids[1])]
+                loaded, saved = self.path("calls.json"), self.path(f"results{number}.json")
+                with open(loaded, "w", encoding="utf-8") as stream:
+                    json.dump([{"role": "user", "content": "q"},
+                               {"role": "assistant", "content": "", "tool_calls": calls}], stream)
+                self.chat([f"/load {loaded}", "/result one", "/result two", "Thanks.",
+                           f"/save {saved}"], "--max-tokens", "3")
+                with open(saved, encoding="utf-8") as stream:
+                    roles = [message["role"] for message in json.load(stream)["messages"]]
+                self.assertEqual(roles, ["user", "assistant", "tool", "tool", "assistant", "user",
+                                         "assistant"])
+                self.refuse("chat", KJV, "--no-history", "--load", saved, stdin=b"/result x\n",
+                            says=["no tool call waits"])
+
+    def test_retry_costs_the_message_alone(self):
+        result = self.chat([QUESTIONS[0], QUESTIONS[1], "/retry", "/stats"], *SAMPLING,
+                           "--max-tokens", "8")
+        prompt, reused, run = reused_and_run(result.stdout)
+        self.assertGreater(reused, run)
+        self.assertEqual(reused + run, prompt)
+
+    def test_a_conversation_that_ends_with_a_message_can_be_answered(self):
+        path = self.path("open.json")
+        with open(path, "w", encoding="utf-8") as stream:
+            json.dump({"messages": [{"role": "user", "content": "Who?"}],
+                       "add_generation_prompt": False, "reasoning_effort": "none"}, stream)
+        words = ["--greedy", "--max-tokens", "8"]
+        answer = self.chat(["/retry"], "--load", path, *words).stdout
+        cold = self.succeed("run", KJV, "--json-messages", path, "--json", *words).stdout
+        self.assertEqual(answer.decode(), json.loads(cold)["message"]["content"] + "\n")
+        self.refuse("chat", KJV, "--no-history", stdin=b"/retry\n", says=["found none"])
+
+    def test_saving_does_not_touch_what_was_loaded(self):
+        path = self.path("loaded.json")
+        with open(path, "w", encoding="utf-8") as stream:
+            json.dump({"model": "x", "messages": []}, stream)
+        self.refuse("chat", KJV, "--no-history", stdin=f"/load {path}\n/save\n".encode(),
+                    says=["expected a file's name"])
+        self.refuse("chat", KJV, "--no-history", stdin=b"/load -\n", says=["found -"])
+
+    def test_what_only_fails_later_is_refused_first(self):
+        self.refuse("chat", KJV, "--no-history", "--max-tokens=-1", code=2, stdin=b"")
+        self.refuse("chat", KJV, "--no-history", "--logit-bias", "99999=1", stdin=b"",
+                    says=["logit_bias"])
+
+    def test_thinking_that_is_hidden_is_mentioned(self):
+        result = self.chat(["Who?"], "--max-tokens", "4")
+        self.assertIn(b"only thinking came", result.stderr)
+
+    def test_a_closed_standard_input_is_an_empty_one(self):
+        command = f"exec '{self.binary}' chat '{KJV}' --no-history <&-"
+        result = subprocess.run(["/bin/sh", "-c", command], capture_output=True, timeout=60,
+                                check=False)
+        self.assertEqual((result.returncode, result.stdout), (0, b""))
+
     def test_a_line_with_a_backslash_goes_on(self):
         path = self.path("lines.json")
         self.chat(["one\\", "two", f"/save {path}"], "--max-tokens", "2")
@@ -164,6 +227,25 @@ class RunChatTest(BinaryTest):
         cut = json.loads(self.succeed("run", KJV, "Who?", *words, "--stop", stop).stdout)
         self.assertEqual(cut["message"]["content"], whole[:whole.index(stop)])
         self.assertEqual(cut["finish_reason"], "stop")
+
+    def test_empty_values_ask_for_the_chat_form_too(self):
+        words = ["--max-tokens", "4", "--greedy", "--thinking", "show"]
+        chat = self.succeed("run", KJV, "Who?", *words).stdout
+        self.assertEqual(self.succeed("run", KJV, "Who?", "--system", "", *words).stdout, chat)
+        self.refuse("run", KJV, "Who?", "--tools", "")
+        self.refuse("run", KJV, "Who?", "--json-messages", "")
+
+    def test_lists_take_one_word_each(self):
+        words = ["--max-tokens", "3", "--ids"]
+        biased = self.succeed("run", KJV, "--logit-bias", "5=100", "Hi", *words).stdout
+        self.assertEqual(biased, b"5,5,5\n")
+        self.succeed("run", KJV, "--stop-id", "6", "Hi", *words)
+
+    def test_the_end_of_a_message_ends_every_form(self):
+        words = ["--effort", "none", "--ignore-eos", "--logit-bias", "1954=100", "--max-tokens", "5"]
+        self.assertEqual(self.succeed("run", KJV, "Hi", *words, "--ids").stdout, b"\n")
+        whole = json.loads(self.succeed("run", KJV, "Hi", *words, "--json").stdout)
+        self.assertEqual(whole["finish_reason"], "stop")
 
     def test_refusals(self):
         bad = self.path("bad.json")
@@ -246,6 +328,10 @@ class ChatAtATerminalTest(BinaryTest):
             messages = self.saved(program, f"stopped{turn}.json")
             self.assertEqual(len(messages), 2 * turn + 2)
             self.assertGreater(len(messages[-1]["content"]), 10)
+        # Also while a command waits for what goes on behind it.
+        program.send(b"/stats" + ENTER)
+        program.send(INTERRUPT)
+        program.expect(PROMPT)
         # At the prompt it drops the line.
         program.send(b"never mind" + INTERRUPT)
         program.expect(PROMPT)
@@ -308,11 +394,12 @@ class ChatAtATerminalTest(BinaryTest):
                          "a line that is typed while the window changes and changes")
         self.leave(program)
 
-    def test_a_failure_goes_on(self):
+    def test_a_failure_goes_on_and_does_not_drive_the_terminal(self):
         program = self.start("--max-tokens", "2", "--effort", "none")
-        program.send(b"/load nowhere.json" + ENTER)
-        program.expect(b"nowhere.json")
-        program.expect(PROMPT)
+        program.send(pasted(b"/load \x1b]0;title\x07nowhere.json") + ENTER)
+        shown = self.until(program, b"NotFound")
+        shown += self.until(program, PROMPT)
+        self.assertNotIn(b"\x1b]0;", shown)
         program.send(b"Who?" + ENTER)
         program.expect(b"cut after")
         program.expect(PROMPT)
