@@ -69,16 +69,16 @@ Status Save(const std::string& argument, ChatScreen& screen) {
   if (path.empty()) return InvalidArgument("/save: expected a file's name, found none");
   K3_RETURN_IF_ERROR(SaveChatRequest(screen.chat.request(), path, path == screen.file));
   screen.file = path;
-  return WriteOutput(fmt::format("{} messages are in {}.\n", screen.chat.request().messages.size(),
-                                 ForTerminal(path)));
+  return WriteOutput(fmt::format("Saved in {}; messages: {}.\n", ForTerminal(path),
+                                 screen.chat.request().messages.size()));
 }
 
 Status Load(const std::string& argument, ChatScreen& screen) {
   if (argument.empty()) return InvalidArgument("/load: expected a file's name, found none");
   K3_TRY(ChatRequest request, LoadConversation(argument));
   const std::string summary =
-      fmt::format("{} messages from {}; effort {}.\n", request.messages.size(),
-                  ForTerminal(argument), EffortName(request));
+      fmt::format("Loaded {}; messages: {}, effort: {}.\n", ForTerminal(argument),
+                  request.messages.size(), EffortName(request));
   screen.chat.SetRequest(std::move(request));
   screen.last.reset();
   screen.file.clear();
@@ -112,7 +112,7 @@ Status ToolResult(const std::string& argument, ChatScreen& screen) {
     ChatRequest request = screen.chat.request();
     request.messages.push_back(std::move(message));
     screen.chat.SetRequest(std::move(request));
-    return WriteOutput(fmt::format("{} more calls wait for a result; the next is {}.\n",
+    return WriteOutput(fmt::format("Calls that still wait for a result: {}; the next is {}.\n",
                                    open.size() - 1, ForTerminal(open[1].name)));
   }
   return ShowAnswer(screen,

@@ -175,7 +175,8 @@ void AddChatCommand(CLI::App& app, Invocation& invocation) {
       "Ctrl-C stops an answer, not the program; a second one, while the answer has not stopped "
       "yet,\n"
       "ends the program. When standard input is no terminal, every line is\n"
-      "a message or a command, and only the responses are printed.\n\n"
+      "a message or a command, only the responses are printed, and the first line that fails ends\n"
+      "the program.\n\n"
       "Examples:\n"
       "  k3 chat models/kjv --effort none\n"
       "  printf 'Who art thou?\\n/stats\\n' | k3 chat models/kjv --effort none --max-tokens 40");

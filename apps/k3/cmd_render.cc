@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 
+#include "chat_files.h"
 #include "commands.h"
 #include "config/json.h"
 #include "engine_options.h"
@@ -33,12 +34,8 @@ std::string FormatSegments(const std::vector<XtmlSegment>& segments) {
 }
 
 Result<int> Render(const RenderOptions& options) {
-  const bool is_stdin = options.request == "-";
-  K3_TRY(const std::string text,
-         ReadTextArgument(is_stdin ? "-" : "", is_stdin ? "" : options.request));
-  const std::string where = is_stdin ? "standard input" : options.request;
-  K3_TRY(const JsonValue json, ParseJson(text, where));
-  K3_TRY(const ChatRequest request, ParseChatRequest(json, where));
+  const std::string where = options.request == "-" ? "standard input" : options.request;
+  K3_TRY(const ChatRequest request, LoadChatRequest(options.request));
   const Result<std::vector<XtmlSegment>> segments = RenderXtml(request);
   if (!segments.ok()) return segments.status().WithContext(where);
   std::string out;

@@ -24,13 +24,6 @@ constexpr std::array kBindings = {
     Binding{EditCommand::kAbandon, L"ed-end-of-file"},
     Binding{EditCommand::kToStart, L"ed-move-to-beg"},
     Binding{EditCommand::kToEnd, L"ed-move-to-end"},
-    Binding{EditCommand::kWordLeft, L"ed-prev-word"},
-    Binding{EditCommand::kWordRight, L"em-next-word"},
-    Binding{EditCommand::kKillToStart, L"vi-kill-line-prev"},
-    Binding{EditCommand::kKillToEnd, L"ed-kill-line"},
-    Binding{EditCommand::kKillWordLeft, L"ed-delete-prev-word"},
-    Binding{EditCommand::kKillWordRight, L"em-delete-next-word"},
-    Binding{EditCommand::kYank, L"em-yank"},
     Binding{EditCommand::kTranspose, L"ed-transpose-chars"},
 };
 

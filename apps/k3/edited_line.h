@@ -4,11 +4,12 @@
 //   line->Run([&] { ... line->Insert(text); return EditCommand::kNone; });
 //
 // libedit asks for commands and not for keys: the caller makes of its keys what it likes, changes
-// the line through the functions here, and says what libedit is to do to it next. So a burst of
-// text is one edit, and no odd sequence of a terminal reaches a function that nobody meant. Nothing
-// is drawn: that is the caller's too (line_picture.h says why). Owns all its state; one thread;
-// standard input and output must be a terminal, and LC_CTYPE one with UTF-8. Source: editline(3),
-// and libedit's read.c.
+// the line through the functions here, and says what libedit is to do next. So a burst of text is
+// one edit, and no odd sequence of a terminal reaches a function that nobody meant. Nothing is
+// drawn: that is the caller's (line_picture.h says why), and so is what is killed, because libedit
+// takes for killed whatever is erased, and reads beyond its buffer when it kills behind the cursor.
+// Owns all its state; one thread; standard input and output must be a terminal, and LC_CTYPE one
+// with UTF-8. Source: editline(3), and libedit's read.c and chared.c.
 
 #include <cstdint>
 #include <functional>
@@ -28,13 +29,6 @@ enum class EditCommand : wchar_t {
   kAbandon,
   kToStart,
   kToEnd,
-  kWordLeft,
-  kWordRight,
-  kKillToStart,
-  kKillToEnd,
-  kKillWordLeft,
-  kKillWordRight,
-  kYank,
   kTranspose,
 };
 

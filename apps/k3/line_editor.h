@@ -46,8 +46,8 @@ class LineEditor {
   static Result<std::unique_ptr<LineEditor>> Open(Options options);
   virtual ~LineEditor() = default;
 
-  /// Waits for a line. The cursor must be at the start of a row. Colours in `prompt` (ESC [ ... m)
-  /// are kept when it ends with a visible character or a blank behind them.
+  /// Waits for a line. The cursor must be at the start of a row. `prompt` may hold colours
+  /// (ESC [ ... m); other controls in it have no effect.
   virtual Result<Line> Read(std::string_view prompt) = 0;
 
   /// Arrow keys find `text` from now on. It may have several lines.

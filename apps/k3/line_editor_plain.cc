@@ -20,8 +20,9 @@ namespace {
 
 class PlainLineReader : public LineEditor {
  public:
+  /// `terminal` is null where standard input is none.
   explicit PlainLineReader(std::unique_ptr<PromptTerminal> terminal)
-      : terminal_(std::move(terminal)), is_terminal_(IsTerminal(STDIN_FILENO)) {}
+      : terminal_(std::move(terminal)) {}
 
   ~PlainLineReader() override {
     // Whoever has the same file open goes on behind the last line that was read.
@@ -32,7 +33,7 @@ class PlainLineReader : public LineEditor {
 
   Result<Line> Read(std::string_view /*prompt*/) override {
     // Elsewhere Ctrl-C ends the program, as it should where nobody is typing.
-    if (!is_terminal_) return ReadJoined();
+    if (terminal_ == nullptr) return ReadJoined();
     terminal_->Begin(/*editing=*/false);
     Result<Line> line = ReadJoined();
     terminal_->End();
@@ -42,7 +43,7 @@ class PlainLineReader : public LineEditor {
   void AddHistory(std::string_view /*text*/) override {}
 
   void DiscardInput() override {
-    if (!is_terminal_) return;
+    if (terminal_ == nullptr) return;
     tcflush(STDIN_FILENO, TCIFLUSH);
     buffer_.clear();
     at_ = 0;
@@ -96,10 +97,10 @@ class PlainLineReader : public LineEditor {
     std::array<char, 64 << 10> bytes;
     while (true) {
       std::array<pollfd, 2> entries = {pollfd{STDIN_FILENO, POLLIN, 0},
-                                       pollfd{terminal_->wake_fd(), POLLIN, 0}};
+                                       pollfd{terminal_ ? terminal_->wake_fd() : -1, POLLIN, 0}};
       // What goes wrong here shows in the read as well.
       (void)poll(entries.data(), entries.size(), -1);
-      if (terminal_->TakeEvents().interrupted) {
+      if (terminal_ != nullptr && terminal_->TakeEvents().interrupted) {
         buffer_.clear();
         at_ = 0;
         return std::optional(Ending::kInterrupted);
@@ -107,7 +108,7 @@ class PlainLineReader : public LineEditor {
       if (entries[0].revents == 0) continue;
       ssize_t n = read(STDIN_FILENO, bytes.data(), bytes.size());
       if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-      if (n < 0 && errno == EIO && is_terminal_) n = 0;  // the terminal is gone
+      if (n < 0 && errno == EIO && terminal_ != nullptr) n = 0;  // the terminal is gone
       if (n < 0) {
         return IoError(fmt::format("standard input: cannot read: {}", std::strerror(errno)));
       }
@@ -119,7 +120,6 @@ class PlainLineReader : public LineEditor {
   }
 
   std::unique_ptr<PromptTerminal> terminal_;
-  const bool is_terminal_;
   std::string buffer_;
   size_t at_ = 0;  // bytes before are used up
   int64_t line_number_ = 0;
@@ -128,7 +128,10 @@ class PlainLineReader : public LineEditor {
 }  // namespace
 
 Result<std::unique_ptr<LineEditor>> OpenPlainLineReader() {
-  K3_TRY(std::unique_ptr<PromptTerminal> terminal, PromptTerminal::Make());
+  std::unique_ptr<PromptTerminal> terminal;
+  if (IsTerminal(STDIN_FILENO)) {
+    K3_TRY(terminal, PromptTerminal::Make());
+  }
   return std::unique_ptr<LineEditor>(std::make_unique<PlainLineReader>(std::move(terminal)));
 }
 

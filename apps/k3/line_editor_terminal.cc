@@ -21,6 +21,7 @@
 #include "pasted_text.h"
 #include "prompt_terminal.h"
 #include "terminal.h"
+#include "text_steps.h"
 #include "wide_text.h"
 
 namespace k3::cli {
@@ -60,6 +61,8 @@ class TerminalLineEditor : public LineEditor {
   void InsertPaste(std::string text);
   void EraseBefore();
   void EraseAfter();
+  void KillBefore(int64_t characters);
+  void KillAfter(int64_t characters);
   void Up();
   void Down();
   void ShowEntry(int64_t index);
@@ -74,6 +77,8 @@ class TerminalLineEditor : public LineEditor {
   LinePicture Picture(TerminalSize size) const;
   void Paint();
   void ShowBelow(std::string_view text);
+  /// That the terminal is gone shows in the next read.
+  static void Show(std::string_view text) { (void)WriteOutput(text); }
   void Resume();
 
   const std::unique_ptr<PromptTerminal> terminal_;
@@ -82,6 +87,7 @@ class TerminalLineEditor : public LineEditor {
   LineHistory history_;
   const std::vector<std::string> commands_;
   KeyDecoder keys_;
+  std::wstring killed_;  // comes back with Ctrl-Y
   PastedText pastes_;
 
   // Of the line being read.
@@ -154,12 +160,12 @@ Command TerminalLineEditor::Handle(const Key& key) {
       EraseAfter();
       break;
     case Key::Kind::kSuspend:
-      painter_.Finish("");
+      Show(painter_.Finish(""));
       terminal_->Stop();
       if (terminal_->TakeEvents().resumed) Resume();
       break;
     case Key::Kind::kClearScreen:
-      painter_.ClearScreen();
+      Show(painter_.ClearScreen());
       break;
     case Key::Kind::kUp:
       Up();
@@ -198,23 +204,30 @@ Command TerminalLineEditor::HandleEdit(Key::Kind kind) {
     case Key::Kind::kEnd:
       return Command::kToEnd;
     case Key::Kind::kWordLeft:
-      return Command::kWordLeft;
+      line_->Move(-WordBefore(line_->Before()));
+      break;
     case Key::Kind::kWordRight:
-      return Command::kWordRight;
+      line_->Move(WordAfter(line_->After()));
+      break;
     case Key::Kind::kKillToStart:
-      return Command::kKillToStart;
+      KillBefore(std::ssize(line_->Before()));
+      break;
     case Key::Kind::kKillToEnd:
-      return Command::kKillToEnd;
-    case Key::Kind::kKillWordLeft:
-      if (pastes_.PlaceholderAtEnd(FromWide(line_->Before())) == 0) return Command::kKillWordLeft;
-      EraseBefore();
+      KillAfter(std::ssize(line_->After()));
       break;
-    case Key::Kind::kKillWordRight:
-      if (pastes_.PlaceholderAtStart(FromWide(line_->After())) == 0) return Command::kKillWordRight;
-      EraseAfter();
+    case Key::Kind::kKillWordLeft: {
+      const int64_t placeholder = pastes_.PlaceholderAtEnd(FromWide(line_->Before()));
+      KillBefore(placeholder > 0 ? placeholder : WordBefore(line_->Before()));
       break;
+    }
+    case Key::Kind::kKillWordRight: {
+      const int64_t placeholder = pastes_.PlaceholderAtStart(FromWide(line_->After()));
+      KillAfter(placeholder > 0 ? placeholder : WordAfter(line_->After()));
+      break;
+    }
     case Key::Kind::kYank:
-      return Command::kYank;
+      Insert(FromWide(killed_));
+      break;
     case Key::Kind::kTranspose:
       return Command::kTranspose;
     default:
@@ -250,6 +263,18 @@ void TerminalLineEditor::EraseAfter() {
   const int64_t length = placeholder > 0 ? placeholder : CharacterAfter(line_->After());
   line_->Move(length);
   line_->EraseBefore(length);
+}
+
+void TerminalLineEditor::KillBefore(int64_t characters) {
+  if (characters == 0) return;
+  const std::wstring_view before = line_->Before();
+  killed_ = before.substr(before.size() - static_cast<size_t>(characters));
+  line_->EraseBefore(characters);
+}
+
+void TerminalLineEditor::KillAfter(int64_t characters) {
+  line_->Move(characters);
+  KillBefore(characters);
 }
 
 /// To the same place of the line above, or to the history from the first one.
@@ -328,7 +353,7 @@ bool TerminalLineEditor::Accept() {
 void TerminalLineEditor::Finish(Line::Kind kind, std::string_view text) {
   line_->Move(std::ssize(line_->After()));
   Paint();
-  painter_.Finish(text);
+  Show(painter_.Finish(text));
   result_.kind = kind;
 }
 
@@ -341,7 +366,7 @@ bool TerminalLineEditor::WaitForInput() {
   if (events.resumed) Resume();
   if (events.resized) {
     const TerminalSize size = GetTerminalSize();
-    painter_.Move(Picture(size), size);
+    Show(painter_.Move(Picture(size), size));
     stale_ = true;
   }
   if (events.interrupted) {
@@ -379,15 +404,13 @@ LinePicture TerminalLineEditor::Picture(TerminalSize size) const {
 
 void TerminalLineEditor::Paint() {
   const TerminalSize size = GetTerminalSize();
-  painter_.Paint(Picture(size), size);
+  Show(painter_.Paint(Picture(size), size));
   stale_ = false;
 }
 
 void TerminalLineEditor::ShowBelow(std::string_view text) {
   Paint();
-  painter_.Finish("");
-  // That the terminal is gone shows in the next read.
-  (void)WriteOutput(std::string(text) + "\r\n");
+  Show(painter_.Finish("") + std::string(text) + "\r\n");
   stale_ = true;
 }
 

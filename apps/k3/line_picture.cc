@@ -12,15 +12,12 @@ namespace k3::cli {
 namespace {
 
 constexpr wchar_t kReplacement = 0xFFFD;
+constexpr wchar_t kDottedCircle = 0x25CC;
 constexpr wchar_t kJoiner = 0x200D;
 constexpr wchar_t kEmojiStyle = 0xFE0F;
 constexpr int64_t kTabColumns = 8;
 
-bool IsMark(wchar_t c) { return wcwidth(c) == 0; }
 bool IsWide(wchar_t c) { return wcwidth(c) == 2; }
-/// The colours of skin, which terminals put into the emoji before.
-bool IsSkin(wchar_t c) { return c >= 0x1F3FB && c <= 0x1F3FF; }
-
 /// Rows in the making.
 class Rows {
  public:
@@ -71,6 +68,7 @@ class Rows {
       // A mark on the last character of a row that is full.
       return AppendUtf8(static_cast<char32_t>(c), &rows_.end()[-2].text);
     }
+    if (width == 0 && column_ == 0) Add(kDottedCircle, 1);  // there is nothing to stand on
     // A character of two columns does not stand half on a row.
     if (column_ + width > columns_) GoOn();
     AppendUtf8(static_cast<char32_t>(c), &rows_.back().text);
@@ -94,8 +92,6 @@ class Rows {
   std::vector<LinePicture::Row> rows_{1};
   int64_t column_ = 0;
 };
-
-void Write(std::string_view text) { (void)WriteOutput(text); }
 
 /// Up when negative.
 std::string MoveRows(int64_t rows) {
@@ -135,26 +131,7 @@ LinePicture DrawLine(std::wstring_view prompt, std::wstring_view before_cursor,
   return picture;
 }
 
-int64_t CharacterBefore(std::wstring_view text) {
-  size_t at = text.size();
-  while (at > 0) {
-    const wchar_t c = text[--at];
-    const bool joined = at > 0 && text[at - 1] == kJoiner;
-    if (!IsMark(c) && !IsSkin(c) && !joined) break;
-  }
-  return static_cast<int64_t>(text.size() - at);
-}
-
-int64_t CharacterAfter(std::wstring_view text) {
-  size_t length = std::min<size_t>(text.size(), 1);
-  while (length < text.size() &&
-         (IsMark(text[length]) || IsSkin(text[length]) || text[length - 1] == kJoiner)) {
-    ++length;
-  }
-  return static_cast<int64_t>(length);
-}
-
-void LinePainter::Paint(const LinePicture& picture, TerminalSize size) {
+std::string LinePainter::Paint(const LinePicture& picture, TerminalSize size) {
   const int64_t room = size.rows;
   const int64_t last_first = std::max<int64_t>(std::ssize(picture.rows) - room, 0);
   first_ = std::clamp(first_, std::max<int64_t>(picture.cursor_row - room + 1, 0),
@@ -185,32 +162,32 @@ void LinePainter::Paint(const LinePicture& picture, TerminalSize size) {
   out += MoveRows(cursor_row_ - row) + "\r";
   if (picture.cursor_column > 0) out += fmt::format("\033[{}C", picture.cursor_column);
   shown_ = std::move(rows);
-  Write(out);
+  return out;
 }
 
-void LinePainter::Finish(std::string_view text) {
+std::string LinePainter::Finish(std::string_view text) {
   const int64_t last = std::max<int64_t>(std::ssize(shown_) - 1, 0);
   std::string out = MoveRows(last - cursor_row_) + "\r";
   if (!shown_.empty()) out += shown_.back().text;
-  Write(out + std::string(text) + "\r\n");
   Forget();
+  return out + std::string(text) + "\r\n";
 }
 
-void LinePainter::Move(const LinePicture& picture, TerminalSize size) {
+std::string LinePainter::Move(const LinePicture& picture, TerminalSize size) {
   const int64_t up = std::min<int64_t>(picture.cursor_row - first_, size.rows - 1);
-  Write(MoveRows(-std::max<int64_t>(up, 0)) + "\r\033[J");
   Forget();
+  return MoveRows(-std::max<int64_t>(up, 0)) + "\r\033[J";
+}
+
+std::string LinePainter::ClearScreen() {
+  Forget();
+  return "\033[H\033[2J";
 }
 
 void LinePainter::Forget() {
   shown_.clear();
   first_ = 0;
   cursor_row_ = 0;
-}
-
-void LinePainter::ClearScreen() {
-  Write("\033[H\033[2J");
-  Forget();
 }
 
 }  // namespace k3::cli

@@ -33,29 +33,25 @@ struct LinePicture {
 LinePicture DrawLine(std::wstring_view prompt, std::wstring_view before_cursor,
                      std::wstring_view after_cursor, int64_t columns);
 
-/// The length of what looks like one character at the end or the start of `text`: a character with
-/// its marks, or some that are joined, as in emoji. 0 for empty text.
-int64_t CharacterBefore(std::wstring_view text);
-int64_t CharacterAfter(std::wstring_view text);
-
+/// What it returns is for the terminal, at once.
 class LinePainter {
  public:
   /// Shows `picture`, or as many of its rows around the cursor as there is room for, where the last
   /// one was. The first one begins in the row of the cursor, which must be empty.
-  void Paint(const LinePicture& picture, TerminalSize size);
+  std::string Paint(const LinePicture& picture, TerminalSize size);
 
   /// Writes `text` behind the line and goes on to the next row. The next picture begins there.
-  void Finish(std::string_view text);
+  std::string Finish(std::string_view text);
 
   /// The window has another width now: the next picture takes the place of the last one. Where that
   /// begins, a terminal that breaks long rows again tells by `picture`, which is as it shows now.
-  void Move(const LinePicture& picture, TerminalSize size);
+  std::string Move(const LinePicture& picture, TerminalSize size);
+
+  /// The next picture begins in the first row of an empty screen.
+  std::string ClearScreen();
 
   /// The next picture begins in the row of the cursor.
   void Forget();
-
-  /// The next picture begins in the first row of an empty screen.
-  void ClearScreen();
 
  private:
   std::vector<LinePicture::Row> shown_;

@@ -45,6 +45,7 @@ TEST_F(LinePictureTest, CharactersOfTwoColumnsStayWhole) {
 TEST_F(LinePictureTest, MarksStandOnTheirCharacter) {
   EXPECT_EQ(Draw("e\u0301", "", 10), "> e\u0301\n@0,3");
   EXPECT_EQ(Draw("abcdefge\u0301", "x", 10), "> abcdefge\u0301$\nx\n@1,0");
+  EXPECT_EQ(Draw("\n\u0301", "", 10), "> \n\u25CC\u0301\n@1,1");
   EXPECT_EQ(Draw("\u1112\u1161\u11AB", "", 10), "> \u1112\u1161\u11AB\n@0,4");
   // Joined emoji show one by one, of which every terminal knows the width.
   EXPECT_EQ(Draw("👨\u200D👩", "", 10), "> 👨👩\n@0,6");
@@ -71,23 +72,6 @@ TEST_F(LinePictureTest, AnyWidthWorks) {
     EXPECT_LE(picture.cursor_row, std::ssize(picture.rows) - 1);
     EXPECT_LT(picture.cursor_column, std::max<int64_t>(columns, 2));
   }
-}
-
-TEST_F(LinePictureTest, ACharacterIsWhatLooksLikeOne) {
-  const auto before = [](std::string_view text) { return CharacterBefore(ToWide(text)); };
-  const auto after = [](std::string_view text) { return CharacterAfter(ToWide(text)); };
-  EXPECT_EQ(before(""), 0);
-  EXPECT_EQ(after(""), 0);
-  EXPECT_EQ(before("ab"), 1);
-  EXPECT_EQ(before("한"), 1);
-  EXPECT_EQ(before("xe\u0301"), 2);
-  EXPECT_EQ(after("e\u0301x"), 2);
-  EXPECT_EQ(before("x👍🏽"), 2);
-  EXPECT_EQ(before("x👨\u200D👩\u200D👧"), 5);
-  EXPECT_EQ(after("👨\u200D👩\u200D👧x"), 5);
-  EXPECT_EQ(before("x❤\uFE0F"), 2);
-  EXPECT_EQ(before("\u0301"), 1);
-  EXPECT_EQ(after("\n\u0301"), 2);
 }
 
 }  // namespace

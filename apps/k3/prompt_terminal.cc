@@ -10,6 +10,9 @@
 #include <string>
 #include <string_view>
 
+#include "base/clock.h"
+#include "commands.h"
+
 namespace k3::cli {
 namespace {
 
@@ -17,11 +20,15 @@ constexpr std::string_view kMarkPastes = "\033[?2004h";
 constexpr std::string_view kLeaveEditing = "\033[?2004l";
 constexpr std::string_view kNewLine = "\r\n";
 constexpr std::string_view kEndStyle = "\033[0m";
+/// A key held down for a moment is one interrupt.
+constexpr int64_t kRepeatNs = 200'000'000;
 
 /// All that the signal handler knows.
 struct Shared {
   std::atomic<int> wake_fd{-1};
-  std::atomic<bool> editing{false};  // `mode` is what to put back
+  std::atomic<bool> reading{false};
+  std::atomic<int64_t> interrupted_ns{0};  // the first time since the last Begin or End
+  std::atomic<bool> editing{false};        // `mode` is what to put back
   std::atomic<bool> styled{false};
   termios mode{};
 };
@@ -66,11 +73,22 @@ void DoDefault(int signal) {
   sigaction(signal, &before, nullptr);
 }
 
+void OnInterrupt() {
+  int64_t first_ns = 0;
+  const int64_t now_ns = MonotonicNanoseconds();
+  const bool again = !shared.interrupted_ns.compare_exchange_strong(first_ns, now_ns);
+  if (again && !shared.reading && now_ns - first_ns > kRepeatNs) {
+    RestoreTerminal();
+    _exit(kExitInterrupted);
+  }
+  Wake('i');
+}
+
 void OnSignal(int signal) {
   const int error = errno;
   switch (signal) {
     case SIGINT:
-      Wake('i');
+      OnInterrupt();
       break;
     case SIGWINCH:
       Wake('w');
@@ -90,6 +108,16 @@ void OnSignal(int signal) {
   errno = error;
 }
 
+void Catch(int signal, struct sigaction* before) {
+  struct sigaction action{};
+  action.sa_handler = OnSignal;
+  action.sa_flags = SA_RESTART;
+  sigfillset(&action.sa_mask);
+  sigaction(signal, nullptr, before);
+  // What the parent has switched off stays off.
+  if (before->sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);
+}
+
 }  // namespace
 
 void RestoreTerminal() {
@@ -106,28 +134,27 @@ Result<std::unique_ptr<PromptTerminal>> PromptTerminal::Make() {
   if (pipe2(terminal->pipe_.data(), O_CLOEXEC | O_NONBLOCK) != 0) {
     return IoError(std::string("cannot make a pipe: ") + std::strerror(errno));
   }
+  shared.wake_fd = terminal->pipe_[1];
+  shared.interrupted_ns = 0;
+  Catch(SIGINT, &terminal->interrupt_before_);
   return terminal;
 }
 
 PromptTerminal::~PromptTerminal() {
+  if (pipe_[0] >= 0) sigaction(SIGINT, &interrupt_before_, nullptr);
+  shared.wake_fd = -1;
   for (const int fd : pipe_) {
     if (fd >= 0) close(fd);
   }
 }
 
 void PromptTerminal::Begin(bool editing) {
-  shared.wake_fd = pipe_[1];
-  if (editing) shared.editing = tcgetattr(STDIN_FILENO, &shared.mode) == 0;
-  struct sigaction action{};
-  action.sa_handler = OnSignal;
-  action.sa_flags = SA_RESTART;
-  sigfillset(&action.sa_mask);
-  for (size_t i = 0; i < kSignals.size(); ++i) {
-    sigaction(kSignals[i], nullptr, &before_[i]);
-    // What the parent has switched off stays off, and plain lines need no more than Ctrl-C.
-    const bool ignored = before_[i].sa_handler == SIG_IGN;
-    if (!ignored && (editing || kSignals[i] == SIGINT)) sigaction(kSignals[i], &action, nullptr);
-  }
+  shared.reading = true;
+  shared.interrupted_ns = 0;
+  if (!editing) return;
+  shared.editing = tcgetattr(STDIN_FILENO, &shared.mode) == 0;
+  for (size_t i = 0; i < kSignals.size(); ++i) Catch(kSignals[i], &before_[i]);
+  caught_ = true;
 }
 
 void PromptTerminal::End() {
@@ -136,9 +163,13 @@ void PromptTerminal::End() {
     // Not to lose what is typed ahead, input is not flushed.
     while (tcsetattr(STDIN_FILENO, TCSADRAIN, &shared.mode) != 0 && errno == EINTR) continue;
   }
-  for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &before_[i], nullptr);
+  for (size_t i = 0; caught_ && i < kSignals.size(); ++i) {
+    sigaction(kSignals[i], &before_[i], nullptr);
+  }
+  caught_ = false;
   shared.editing = false;
-  shared.wake_fd = -1;
+  shared.interrupted_ns = 0;
+  shared.reading = false;
 }
 
 void PromptTerminal::MarkPastes() { Write(kMarkPastes); }

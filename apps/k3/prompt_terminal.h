@@ -4,8 +4,10 @@
 // Between Begin and End the terminal on standard input may be in any mode: End puts back the one
 // that Begin found, and so does a signal that ends or stops the process in between (SIGTERM,
 // SIGHUP, SIGQUIT, SIGTSTP, and through RestoreTerminal whoever else ends it). Signals that the
-// editor has to act on wake its poll. One thread owns it; signals may be taken on any. There is at
-// most one in a program.
+// editor has to act on wake its poll. While it lives, Ctrl-C between End and the next Begin is an
+// event of that one, but a second in a row, a moment later, ends the process: whatever is busy
+// there does not stop. One thread owns it; signals may be taken on any. There is at most one in a
+// program.
 
 #include <signal.h>
 
@@ -37,7 +39,7 @@ class PromptTerminal {
   PromptTerminal& operator=(const PromptTerminal&) = delete;
   ~PromptTerminal();
 
-  /// Catches signals. With `editing`, remembers the mode.
+  /// Catches signals, and with `editing` remembers the mode.
   void Begin(bool editing);
   /// Puts back the mode, and has pastes no longer marked.
   void End();
@@ -55,11 +57,12 @@ class PromptTerminal {
  private:
   PromptTerminal() = default;
 
-  static constexpr std::array kSignals = {SIGINT,  SIGWINCH, SIGCONT, SIGTSTP,
-                                          SIGTERM, SIGHUP,   SIGQUIT};
+  static constexpr std::array kSignals = {SIGWINCH, SIGCONT, SIGTSTP, SIGTERM, SIGHUP, SIGQUIT};
 
   std::array<int, 2> pipe_ = {-1, -1};
+  struct sigaction interrupt_before_{};
   std::array<struct sigaction, kSignals.size()> before_{};
+  bool caught_ = false;  // kSignals
 };
 
 }  // namespace k3::cli

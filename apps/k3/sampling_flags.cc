@@ -138,7 +138,7 @@ void AddStopFlag(CLI::App& command, SamplingFlags& flags) {
   command
       .add_option("--stop", take,
                   "Ends before this text, taken as it is, when it comes up; may be given more than "
-                  "once.")
+                  "once. An answer in chat form ends where its response has it.")
       ->check(IsStopString())
       ->type_name("TEXT")
       ->expected(1)

@@ -87,7 +87,7 @@ class ChatInAPipeTest(BinaryTest):
         kept = self.succeed("render", KJV, path).stdout
         self.assertIn(b'role="system"<|sep|>Be brief.', kept)
         again = self.chat([f"/load {path}", "/system", "/stats"], *words)
-        self.assertIn(b"3 messages from", again.stdout)
+        self.assertIn(b"messages: 3, effort: none", again.stdout)
         self.assertIn(b"Be brief.", again.stdout)
         # Nothing is written over, and a failed command ends a script.
         before = open(path, "rb").read()  # pylint: disable=consider-using-with
@@ -288,7 +288,7 @@ class ChatAtATerminalTest(BinaryTest):
     def saved(self, program, name):
         path = self.path(name)
         program.send(f"/save {path}".encode() + ENTER)
-        program.expect(b"messages are in")
+        program.expect(b"Saved in ")
         program.expect(PROMPT)
         with open(path, encoding="utf-8") as stream:
             return json.load(stream)["messages"]
@@ -331,6 +331,7 @@ class ChatAtATerminalTest(BinaryTest):
         # Also while a command waits for what goes on behind it.
         program.send(b"/stats" + ENTER)
         program.send(INTERRUPT)
+        program.expect(b"session: ")
         program.expect(PROMPT)
         # At the prompt it drops the line.
         program.send(b"never mind" + INTERRUPT)

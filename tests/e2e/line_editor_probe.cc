@@ -1,8 +1,8 @@
 // line_editor_probe OUTPUT [HISTORY]: reads lines as a conversation does and appends one JSON
 // object to OUTPUT for each, so that line_editor_test.py sees what the editor gave to the last
 // byte. Some lines are commands: /work waits for Ctrl-C, /stuck waits and does not stop for it,
-// /wait is busy for a moment, /discard forgets what was typed ahead, /facts tells what is known of
-// the terminal, /quit ends.
+// /wait is busy for a moment, /wait2 for longer, /discard forgets what was typed ahead, /facts
+// tells what is known of the terminal, /quit ends.
 
 #include <signal.h>
 #include <unistd.h>
@@ -63,7 +63,7 @@ json Describe(const LineEditor::Line& line) {
 
 int Main(int argc, char** argv) {
   if (argc < 2) return 2;
-  PrepareSignals();
+  PrepareProcess();
   std::ofstream output(argv[1], std::ios::app);
   LineEditor::Options options;
   options.commands = {"/help", "/history", "/quit"};
@@ -86,9 +86,10 @@ int Main(int argc, char** argv) {
     editor.AddHistory(line->text);
     if (line->text == "/work" || line->text == "/stuck") Work(line->text == "/work");
     const bool discards = line->text == "/discard";
-    if (line->text == "/wait" || discards) {
+    const bool waits_long = line->text == "/wait2";
+    if (line->text == "/wait" || waits_long || discards) {
       Say("busy\n");
-      std::this_thread::sleep_for(40 * kTick);
+      std::this_thread::sleep_for((waits_long ? 2000 : 40) * kTick);
     }
     if (discards) editor.DiscardInput();
     if (line->text == "/facts") output << Facts().dump() << std::endl;  // style-ok(endl): as above

@@ -96,6 +96,7 @@ class KeysTest(EditorTest):
                 (b"one two" + LEFT * 3 + b"\x15" + ENTER, "two"),
                 (b"one two" + LEFT * 3 + b"\x0b\x19!" + ENTER, "one two!"),
                 (b"one two\x1bb\x1bbX\x1bfY" + ENTER, "XoneY two"),
+                (b"one two\x01\x1bd\x05\x19" + ENTER, " twoone"),
                 (b"ab\x14\x0c" + ENTER, "ba"),
                 (b"\x1b[1;2Rx\x1b[200;3Hy" + ENTER, "xy"),
                 (b"a\x1b\rb" + UP + b"c" + DOWN + b"d" + ENTER, "ac\nbd"),
@@ -104,6 +105,22 @@ class KeysTest(EditorTest):
             with self.subTest(keys):
                 self.assertEqual(self.read(keys, program), text)
         self.end(program)
+
+    def test_long_texts_are_killed_and_come_back(self):
+        program = self.start()
+        word = "x" * 900
+        program.send(word.encode() + b"\x15")
+        for keys, text in ((b"ab\x7f\x19\x19\x19" + ENTER, "a" + word * 3),
+                           (b"a " + word.encode() * 40 + b"\x01\x1bd\x1bd\x19" + ENTER,
+                            " " + word * 40)):
+            self.assertEqual(self.read(keys, program), text)
+
+    def test_any_locale_will_do(self):
+        program = self.start(env={"LC_ALL": "C", "LANG": None})
+        program.send("한글e\u0301".encode() + BACKSPACE)
+        program.expect("한글e\u0301".encode()[:6])
+        self.assertEqual(self.read(b"!" + ENTER, program), "한글!")
+        self.assertNotIn("\ufffd".encode(), program.output())
 
     def test_characters_are_edited_whole(self):
         program = self.start()
@@ -295,9 +312,10 @@ class EndingsTest(EditorTest):
 
     @staticmethod
     def unusual(settings):
-        """Settings that nobody has by chance, to see that exactly they come back."""
+        """Settings that no program has by chance, to see that exactly they come back."""
         settings[0] |= termios.IXANY
-        settings[3] &= ~termios.ECHOK
+        settings[3] &= ~(termios.ECHOE | termios.ECHOK)
+        settings[3] |= termios.NOFLSH
         settings[6][termios.VERASE] = b"\x08"
 
     def assert_left_well(self, program):
@@ -337,6 +355,22 @@ class EndingsTest(EditorTest):
                 program.kill(number)
                 self.assertEqual(program.wait(), -number)
                 self.assert_left_well(program)
+
+    def test_between_prompts_only_two_end_it(self):
+        program = self.start(prepare=self.unusual)
+        program.send(b"/wait" + ENTER)
+        program.expect(b"busy")
+        program.send(INTERRUPT)
+        self.assertEqual(self.wait_for(2)[-1], {"kind": "interrupted"})
+        program.send(INTERRUPT * 200)
+        program.settle(0.2)
+        program.send(b"/wait2" + ENTER)
+        program.expect(b"busy")
+        for _ in range(3):
+            program.send(INTERRUPT)
+            time.sleep(0.25)
+        self.assertEqual(program.wait(), 130)
+        self.assert_left_well(program)
 
     def test_an_answer_is_interrupted_and_the_next_one_too(self):
         program = self.start()
