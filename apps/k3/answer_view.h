@@ -10,7 +10,7 @@
 
 #include "base/status.h"
 #include "engine/chat.h"
-#include "terminal.h"
+#include "terminal/terminal.h"
 
 namespace k3::cli {
 

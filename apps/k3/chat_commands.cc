@@ -8,7 +8,7 @@
 #include "chat_files.h"
 #include "chat_flags.h"
 #include "config/json.h"
-#include "terminal.h"
+#include "terminal/terminal.h"
 
 namespace k3::cli {
 namespace {

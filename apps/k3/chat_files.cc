@@ -4,7 +4,7 @@
 
 #include "base/limits.h"
 #include "sys/file.h"
-#include "terminal.h"
+#include "terminal/terminal.h"
 #include "text/chat_json.h"
 
 namespace k3::cli {

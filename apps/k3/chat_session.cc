@@ -4,7 +4,7 @@
 #include <chrono>
 #include <optional>
 
-#include "terminal.h"
+#include "terminal/terminal.h"
 
 namespace k3::cli {
 

@@ -11,7 +11,7 @@
 #include "engine_options.h"
 #include "eval/bench.h"
 #include "sys/machine.h"
-#include "terminal.h"
+#include "terminal/terminal.h"
 
 namespace k3::cli {
 namespace {

@@ -14,11 +14,11 @@
 #include "commands.h"
 #include "config/json.h"
 #include "engine_options.h"
-#include "line_editor.h"
 #include "number_check.h"
 #include "sampling_flags.h"
 #include "sys/file.h"
-#include "terminal.h"
+#include "terminal/line_editor.h"
+#include "terminal/terminal.h"
 #include "text/xtml_markers.h"
 
 namespace k3::cli {

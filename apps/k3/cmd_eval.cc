@@ -11,7 +11,7 @@
 #include "commands.h"
 #include "engine_options.h"
 #include "eval/perplexity.h"
-#include "terminal.h"
+#include "terminal/terminal.h"
 
 namespace k3::cli {
 namespace {

@@ -12,7 +12,7 @@
 #include "engine_options.h"
 #include "random_tokenizer.h"
 #include "sys/machine.h"
-#include "terminal.h"
+#include "terminal/terminal.h"
 #include "weights/random_init.h"
 
 namespace k3::cli {

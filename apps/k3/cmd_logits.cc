@@ -14,7 +14,7 @@
 #include "commands.h"
 #include "engine_options.h"
 #include "output_file.h"
-#include "terminal.h"
+#include "terminal/terminal.h"
 
 namespace k3::cli {
 namespace {

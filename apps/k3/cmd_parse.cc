@@ -11,7 +11,7 @@
 #include "config/json.h"
 #include "engine_options.h"
 #include "sys/file.h"
-#include "terminal.h"
+#include "terminal/terminal.h"
 #include "text/xtml_parser.h"
 
 namespace k3::cli {

@@ -10,7 +10,7 @@
 #include "commands.h"
 #include "config/json.h"
 #include "engine_options.h"
-#include "terminal.h"
+#include "terminal/terminal.h"
 #include "text/xtml_renderer.h"
 
 namespace k3::cli {

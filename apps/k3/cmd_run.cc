@@ -14,7 +14,7 @@
 #include "number_check.h"
 #include "run_chat.h"
 #include "sampling_flags.h"
-#include "terminal.h"
+#include "terminal/terminal.h"
 #include "text/stop_matcher.h"
 #include "text/utf8_stream.h"
 #include "text/xtml_markers.h"

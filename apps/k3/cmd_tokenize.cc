@@ -9,7 +9,7 @@
 #include "commands.h"
 #include "config/json.h"
 #include "engine_options.h"
-#include "terminal.h"
+#include "terminal/terminal.h"
 
 namespace k3::cli {
 namespace {

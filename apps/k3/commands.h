@@ -7,18 +7,13 @@
 #include <string>
 
 #include "base/status.h"
+#include "terminal/exit_codes.h"
 
 namespace CLI {
 class App;
 }
 
 namespace k3::cli {
-
-/// Exit codes of the program.
-inline constexpr int kExitOk = 0;  // also when the reader of standard output went away
-inline constexpr int kExitFailure = 1;
-inline constexpr int kExitUsage = 2;
-inline constexpr int kExitInterrupted = 130;
 
 struct Invocation {
   /// Gives the exit code; a failure is printed by main() and exits with kExitFailure.

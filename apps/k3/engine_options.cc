@@ -10,7 +10,7 @@
 #include "base/limits.h"
 #include "config/json.h"
 #include "sys/file.h"
-#include "terminal.h"
+#include "terminal/terminal.h"
 
 namespace k3::cli {
 namespace {

@@ -5,7 +5,7 @@
 #include <array>
 
 #include "inspect_report.h"
-#include "terminal.h"
+#include "terminal/terminal.h"
 
 namespace k3::cli {
 namespace {

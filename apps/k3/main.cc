@@ -12,7 +12,7 @@
 #include "commands.h"
 #include "config/json.h"
 #include "help_formatter.h"
-#include "terminal.h"
+#include "terminal/terminal.h"
 
 namespace k3::cli {
 namespace {

@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <string_view>
 
-#include "terminal.h"
+#include "terminal/terminal.h"
 
 namespace k3::cli {
 

@@ -9,7 +9,7 @@
 #include "chat_files.h"
 #include "chat_flags.h"
 #include "commands.h"
-#include "terminal.h"
+#include "terminal/terminal.h"
 #include "text/chat_json.h"
 
 namespace k3::cli {

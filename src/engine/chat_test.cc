@@ -95,7 +95,8 @@ TEST_F(ChatTest, LaterTurnsCostTheirNewTokensAndAnswerAsColdRuns) {
         }
         EXPECT_EQ(sink.prefill_total_, warm.prompt_tokens - warm.cached_tokens);
         AddAnswer(warm.parsed, request.messages);
-        const bool settled = settles && *SettleChat(session, request, [](int64_t, int64_t) { return true; });
+        const bool settled =
+            settles && *SettleChat(session, request, [](int64_t, int64_t) { return true; });
         EXPECT_EQ(settled, settles);
       }
     }

@@ -14,8 +14,8 @@
 #include <string>
 #include <thread>
 
-#include "line_editor.h"
-#include "terminal.h"
+#include "terminal/line_editor.h"
+#include "terminal/terminal.h"
 
 namespace k3::cli {
 namespace {

@@ -98,7 +98,7 @@ class RenderTest(k3_binary.BinaryTest):
                 self.assertRegex(result.stderr.decode(), rf"(?m)^k3: [A-Za-z]+: \S*{name}\.json: ")
 
     def test_files_that_hold_no_request(self):
-        for name, text in (("broken", '{"messages": ['), ("empty", ""), ("list", "[]"),
+        for name, text in (("broken", '{"messages": ['), ("empty", ""), ("number", "1"),
                            ("no_messages", "{}"), ("null_messages", '{"messages": null}'),
                            ("text_messages", '{"messages": "hello"}'),
                            ("text_message", '{"messages": ["hello"]}'),

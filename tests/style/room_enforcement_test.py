@@ -37,6 +37,7 @@ MAY_INCLUDE = {
     "data": ["text", "tensor"],
     "train": ["model", "data"],
     "eval": ["engine", "train"],
+    "terminal": ["sys", "text"],
 }
 
 

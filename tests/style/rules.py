@@ -18,7 +18,7 @@ LIBRARY_PLACES = {
     "oneapi/": ("oneDNN", ["src/kernels/"]),
     "unicode/": ("ICU", ["src/text/"]),
     "CLI/": ("CLI11", ["apps/"]),
-    "histedit.h": ("libedit", ["apps/"]),
+    "histedit.h": ("libedit", ["src/terminal/"]),
     "boost/": ("Boost", ["src/server/"]),
     "mpi.h": ("MPI", ["src/parallel/"]),
     "liburing": ("liburing", ["src/sys/"]),

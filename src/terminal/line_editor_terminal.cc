@@ -13,16 +13,16 @@
 #include <optional>
 
 #include "base/limits.h"
-#include "edited_line.h"
-#include "key_decoder.h"
-#include "line_editor_internal.h"
-#include "line_history.h"
-#include "line_picture.h"
-#include "pasted_text.h"
-#include "prompt_terminal.h"
-#include "terminal.h"
-#include "text_steps.h"
-#include "wide_text.h"
+#include "terminal/edited_line.h"
+#include "terminal/key_decoder.h"
+#include "terminal/line_editor_internal.h"
+#include "terminal/line_history.h"
+#include "terminal/line_picture.h"
+#include "terminal/pasted_text.h"
+#include "terminal/prompt_terminal.h"
+#include "terminal/terminal.h"
+#include "terminal/text_steps.h"
+#include "terminal/wide_text.h"
 
 namespace k3::cli {
 namespace {

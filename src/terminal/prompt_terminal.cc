@@ -1,4 +1,4 @@
-#include "prompt_terminal.h"
+#include "terminal/prompt_terminal.h"
 
 #include <fcntl.h>
 #include <termios.h>
@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "base/clock.h"
-#include "commands.h"
+#include "terminal/exit_codes.h"
 
 namespace k3::cli {
 namespace {

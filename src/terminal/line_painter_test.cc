@@ -6,8 +6,8 @@
 #include <clocale>
 #include <random>
 
-#include "line_picture.h"
-#include "wide_text.h"
+#include "terminal/line_picture.h"
+#include "terminal/wide_text.h"
 
 namespace k3::cli {
 namespace {

@@ -1,4 +1,4 @@
-#include "line_history.h"
+#include "terminal/line_history.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -12,7 +12,7 @@
 #include <memory>
 
 #include "sys/file.h"
-#include "terminal.h"
+#include "terminal/terminal.h"
 #include "text/utf8.h"
 
 namespace k3::cli {

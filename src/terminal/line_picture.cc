@@ -1,12 +1,12 @@
-#include "line_picture.h"
+#include "terminal/line_picture.h"
 
 #include <fmt/format.h>
 #include <wchar.h>
 
 #include <algorithm>
 
+#include "terminal/wide_text.h"
 #include "text/utf8.h"
-#include "wide_text.h"
 
 namespace k3::cli {
 namespace {

@@ -1,4 +1,4 @@
-#include "terminal.h"
+#include "terminal/terminal.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -15,9 +15,9 @@
 
 #include "base/clock.h"
 #include "base/limits.h"
-#include "commands.h"
-#include "prompt_terminal.h"
 #include "sys/file.h"
+#include "terminal/exit_codes.h"
+#include "terminal/prompt_terminal.h"
 
 namespace k3::cli {
 namespace {

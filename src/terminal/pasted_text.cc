@@ -1,4 +1,4 @@
-#include "pasted_text.h"
+#include "terminal/pasted_text.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "text_steps.h"
+#include "terminal/text_steps.h"
 
 #include <wchar.h>
 

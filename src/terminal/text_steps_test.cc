@@ -1,10 +1,10 @@
-#include "text_steps.h"
+#include "terminal/text_steps.h"
 
 #include <gtest/gtest.h>
 
 #include <clocale>
 
-#include "wide_text.h"
+#include "terminal/wide_text.h"
 
 namespace k3::cli {
 namespace {

@@ -1,4 +1,4 @@
-#include "wide_text.h"
+#include "terminal/wide_text.h"
 
 #include "text/utf8.h"
 

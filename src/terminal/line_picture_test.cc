@@ -1,10 +1,10 @@
-#include "line_picture.h"
+#include "terminal/line_picture.h"
 
 #include <gtest/gtest.h>
 
 #include <clocale>
 
-#include "wide_text.h"
+#include "terminal/wide_text.h"
 
 namespace k3::cli {
 namespace {

@@ -1,4 +1,4 @@
-#include "line_history.h"
+#include "terminal/line_history.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

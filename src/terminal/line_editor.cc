@@ -1,4 +1,4 @@
-#include "line_editor.h"
+#include "terminal/line_editor.h"
 
 #include <unistd.h>
 
@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <cwchar>
 
-#include "line_editor_internal.h"
-#include "terminal.h"
+#include "terminal/line_editor_internal.h"
+#include "terminal/terminal.h"
 #include "text/utf8_stream.h"
 
 namespace k3::cli {

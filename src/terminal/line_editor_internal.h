@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "line_editor.h"
+#include "terminal/line_editor.h"
 
 namespace k3::cli {
 

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "terminal.h"
+#include "terminal/terminal.h"
 
 namespace k3::cli {
 

@@ -1,4 +1,4 @@
-#include "key_decoder.h"
+#include "terminal/key_decoder.h"
 
 #include <algorithm>
 #include <array>

@@ -11,9 +11,9 @@
 #include <optional>
 
 #include "base/limits.h"
-#include "line_editor_internal.h"
-#include "prompt_terminal.h"
-#include "terminal.h"
+#include "terminal/line_editor_internal.h"
+#include "terminal/prompt_terminal.h"
+#include "terminal/terminal.h"
 
 namespace k3::cli {
 namespace {

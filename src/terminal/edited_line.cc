@@ -1,4 +1,4 @@
-#include "edited_line.h"
+#include "terminal/edited_line.h"
 
 #include <histedit.h>
 #include <termios.h>
