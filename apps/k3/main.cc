@@ -87,6 +87,7 @@ int Main(int argc, char** argv) {
   AddParseCommand(app, invocation);
   AddInitCommand(app, invocation);
   AddBenchCommand(app, invocation);
+  AddBalanceSimCommand(app, invocation);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -417,5 +417,25 @@ class EndingTest(k3_binary.BinaryTest):
         self.assertTrue(re.fullmatch(rb"\d+(,\d+)*\n", begin + rest), (begin + rest)[-40:])
 
 
+class BalanceSimTest(BinaryTest):
+    """`k3 balance-sim` at the size of the released model's router."""
+
+    def test_quantile_balancing_meets_its_bars(self):
+        curves = json.loads(self.succeed("balance-sim", "--steps", "5", "--json").stdout)
+        self.assertEqual(list(curves), ["none", "sign_0.001", "sign_0.01", "sign_0.05", "qb_exact",
+                                        "qb_histogram"])
+        for method in ("qb_exact", "qb_histogram"):
+            curve = curves[method]
+            self.assertGreater(curve[0], 15)
+            for step, most in ((1, 2.6), (2, 0.6), (4, 0.4)):
+                self.assertLess(curve[step], most, f"{method}, {step} updates")
+        self.assertGreater(curves["none"][4], 15)
+
+    def test_refusals(self):
+        self.refuse("balance-sim", "--active", "896", says=["active: expected 1 to 895"])
+        self.refuse("balance-sim", "--steps", "0", says=["steps: expected 1 to"])
+        self.refuse("balance-sim", "--tokens", "-1", code=2)
+
+
 if __name__ == "__main__":
     k3_binary.main()
