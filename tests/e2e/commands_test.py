@@ -417,7 +417,7 @@ class EndingTest(k3_binary.BinaryTest):
         self.assertTrue(re.fullmatch(rb"\d+(,\d+)*\n", begin + rest), (begin + rest)[-40:])
 
 
-class BalanceSimTest(BinaryTest):
+class BalanceSimTest(k3_binary.BinaryTest):
     """`k3 balance-sim` at the size of the released model's router."""
 
     def test_quantile_balancing_meets_its_bars(self):
