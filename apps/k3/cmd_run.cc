@@ -5,7 +5,6 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "commands.h"
 #include "config/json.h"
@@ -18,11 +17,10 @@
 #include "text/stop_matcher.h"
 #include "text/utf8_stream.h"
 #include "text/xtml_markers.h"
+#include "token_json.h"
 
 namespace k3::cli {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct RunOptions {
   std::string dir;
@@ -43,7 +41,8 @@ struct RunOptions {
 enum class OutputForm { kText, kIds, kLogProbs };
 
 OutputForm ChooseForm(const RunOptions& options) {
-  if (options.log_probs.has_value()) return OutputForm::kLogProbs;
+  // With --json they are part of the answer.
+  if (options.log_probs.has_value() && !options.chat.json) return OutputForm::kLogProbs;
   return options.ids ? OutputForm::kIds : OutputForm::kText;
 }
 
@@ -72,7 +71,7 @@ class Printer : public TokenSink {
         Write(fmt::format("{}{}", first_ ? "" : ",", token.id));
         break;
       case OutputForm::kLogProbs:
-        Write(LogProbsLine(token));
+        Write(DumpJson(TokenJson(tokenizer_, token)) + "\n");
         break;
     }
     first_ = false;
@@ -91,33 +90,6 @@ class Printer : public TokenSink {
   }
 
  private:
-  /// The bytes of a token, none for an id that only the model has.
-  std::string_view BytesOf(int32_t id) const {
-    return id < tokenizer_.vocab_size() ? tokenizer_.TokenBytes(id) : "";
-  }
-
-  Json TokenJson(int32_t id) const {
-    Utf8Stream stream;
-    std::string text = stream.Feed(BytesOf(id));
-    text += stream.Finish();
-    return {{"id", id}, {"text", text}};
-  }
-
-  std::string LogProbsLine(const SampledToken& token) const {
-    Json line = TokenJson(token.id);
-    line["bytes"] = Json::array();
-    for (const char byte : BytesOf(token.id)) {
-      line["bytes"].push_back(static_cast<unsigned char>(byte));
-    }
-    line["logprob"] = token.log_prob;
-    line["top"] = Json::array();
-    for (const TokenLogProb& entry : token.top) {
-      line["top"].push_back(TokenJson(entry.id));
-      line["top"].back()["logprob"] = entry.log_prob;
-    }
-    return line.dump() + "\n";
-  }
-
   void Write(std::string_view text) {
     if (!status_.ok()) return;
     // A model's text must not drive the terminal.
@@ -197,14 +169,14 @@ Result<int> RunConversation(Engine& engine, const std::string& prompt, GenerateO
                            .stop = options.sampling.stops,
                            .stop_ids = std::move(generate.stop_ids),
                            .prefill_chunk = generate.prefill_chunk},
+                  .log_probs = options.log_probs.has_value(),
                   .stats = options.stats});
 }
 
 Result<int> Run(const RunOptions& options) {
   const bool is_chat = AsksForChat(options.chat);
-  if (options.chat.json && ChooseForm(options) != OutputForm::kText) {
-    return InvalidArgument(
-        "--json prints an answer: expected neither --ids nor --logprobs with it");
+  if (options.chat.json && options.ids) {
+    return InvalidArgument("--json prints an answer: expected no --ids with it");
   }
   if (options.prompt == "-" && options.chat.messages == "-") {
     return InvalidArgument("standard input: expected one reader, found PROMPT and --json-messages");

@@ -11,22 +11,34 @@
 #include "commands.h"
 #include "terminal/terminal.h"
 #include "text/chat_json.h"
+#include "token_json.h"
 
 namespace k3::cli {
 namespace {
 
-/// Shows how far the prompt is, and nothing of the answer.
+/// Shows how far the prompt is, and nothing of the answer. Keeps its tokens as JSON if asked.
 class QuietSink : public ChatSink {
  public:
+  QuietSink(const Tokenizer& tokenizer, bool keeps_tokens)
+      : tokenizer_(tokenizer), keeps_tokens_(keeps_tokens) {}
+
   bool OnPrefillProgress(int64_t done, int64_t total) override {
     bar_.Update(done, total);
     if (done == total) bar_.Clear();
     return !WasInterrupted();
   }
-  bool OnToken(const SampledToken& /*token*/) override { return !WasInterrupted(); }
+  bool OnToken(const SampledToken& token) override {
+    if (keeps_tokens_) tokens_.push_back(TokenJson(tokenizer_, token));
+    return !WasInterrupted();
+  }
   bool OnEvent(const XtmlEvent& /*event*/) override { return !WasInterrupted(); }
 
+  JsonValue::Items TakeTokens() { return std::move(tokens_); }
+
  private:
+  const Tokenizer& tokenizer_;
+  const bool keeps_tokens_;
+  JsonValue::Items tokens_;
   ProgressBar bar_{"reading the prompt"};
 };
 
@@ -102,9 +114,13 @@ Result<int> RunChat(Engine& engine, const ChatRequest& request, const RunChatFla
   Session session(engine);
   ChatAnswer answer;
   if (flags.json) {
-    QuietSink sink;
+    QuietSink sink(engine.tokenizer(), options.log_probs);
     K3_TRY(answer, AnswerChat(session, request, options.chat, sink));
-    K3_RETURN_IF_ERROR(WriteOutput(DumpJson(AnswerJson(answer)) + "\n"));
+    JsonValue json = AnswerJson(answer);
+    if (options.log_probs) {
+      json.members()->emplace_back("logprobs", JsonValue(sink.TakeTokens()));
+    }
+    K3_RETURN_IF_ERROR(WriteOutput(DumpJson(json) + "\n"));
   } else {
     K3_TRY(const ThinkingView thinking, ChooseThinkingView(flags));
     AnswerView view(thinking, StylingAllowed());

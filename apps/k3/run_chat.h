@@ -34,6 +34,7 @@ Result<ChatRequest> MakeChatRequest(const RunChatFlags& flags, const std::string
 
 struct RunChatOptions {
   ChatOptions chat;
+  bool log_probs = false;  // with --json: of every token, as chat.sampling.top_log_probs says
   bool stats = false;
 };
 

@@ -220,6 +220,17 @@ class RunChatTest(BinaryTest):
         self.assertGreater(count("--effort", "none", "--tools", tools), plain)
         self.assertGreater(count("--effort", "low"), plain)
 
+    def test_log_probabilities_are_part_of_the_answer(self):
+        words = ["Who?", "--chat", "--effort", "none", "--max-tokens", "6", "--seed", "2",
+                 "--logprobs", "3"]
+        whole = json.loads(self.succeed("run", KJV, *words, "--json").stdout)
+        lines = self.succeed("run", KJV, *words).stdout.splitlines()
+        self.assertEqual(whole["logprobs"], [json.loads(line) for line in lines])
+        self.assertEqual(len(whole["logprobs"]), whole["usage"]["completion_tokens"])
+        self.assertEqual("".join(token["text"] for token in whole["logprobs"]),
+                         whole["message"]["content"])
+        self.refuse("run", KJV, "Who?", "--json", "--ids", says=["--ids"])
+
     def test_a_stop_string_ends_the_response(self):
         words = ["--effort", "none", "--max-tokens", "40", "--greedy", "--json"]
         whole = json.loads(self.succeed("run", KJV, "Who?", *words).stdout)["message"]["content"]
