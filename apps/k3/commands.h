@@ -26,6 +26,7 @@ void AddInspectCommand(CLI::App& app, Invocation& invocation);
 void AddLogitsCommand(CLI::App& app, Invocation& invocation);
 void AddEvalCommand(CLI::App& app, Invocation& invocation);
 void AddTokenizeCommand(CLI::App& app, Invocation& invocation);
+void AddTokenizerTrainCommand(CLI::App& app, Invocation& invocation);
 void AddRenderCommand(CLI::App& app, Invocation& invocation);
 void AddParseCommand(CLI::App& app, Invocation& invocation);
 void AddInitCommand(CLI::App& app, Invocation& invocation);

@@ -83,6 +83,7 @@ int Main(int argc, char** argv) {
   AddEvalCommand(app, invocation);
   AddLogitsCommand(app, invocation);
   AddTokenizeCommand(app, invocation);
+  AddTokenizerTrainCommand(app, invocation);
   AddRenderCommand(app, invocation);
   AddParseCommand(app, invocation);
   AddInitCommand(app, invocation);
