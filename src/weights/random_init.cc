@@ -159,11 +159,11 @@ Status CheckOptions(const RandomCheckpointOptions& options, const ModelConfig& c
   return OkStatus();
 }
 
-Status CheckDirectory(FileSystem& files, const std::string& dir) {
+Status CheckDirectory(FileSystem& files, const std::string& dir, bool owns_marker) {
   K3_TRY(const std::vector<std::string> names, files.List(dir));
   for (const std::string& name : names) {
-    if (name == kIncompleteMarkerName || name == kConfigFileName || name == kIndexFileName ||
-        name == "tiktoken.model" || name == "tokenizer_config.json" ||
+    if ((name == kIncompleteMarkerName && !owns_marker) || name == kConfigFileName ||
+        name == kIndexFileName || name == "tiktoken.model" || name == "tokenizer_config.json" ||
         name.ends_with(".safetensors") || name.ends_with(".partial")) {
       return InvalidArgument(
           fmt::format("{}: expected a directory without a checkpoint, found {}; choose another one "
@@ -266,6 +266,8 @@ class CheckpointWriter {
     K3_TRY(const std::unique_ptr<WritableFile> marker,
            files_.CreateNew(Path(kIncompleteMarkerName)));
     owns_marker_ = true;
+    // Another process may have written all of its checkpoint since the directory was looked at.
+    K3_RETURN_IF_ERROR(CheckDirectory(files_, options_.out_dir, true));
     const Status written =
         marker->Append(AsBytes("This checkpoint is being written, or writing it was cut off.\n"));
     const Status synced = written.ok() ? marker->Sync() : written;
@@ -353,7 +355,7 @@ Result<RandomCheckpointSummary> WriteRandomCheckpoint(FileSystem& files,
   K3_TRY(const ModelConfig config, ParseModelConfig(options.config_json, kConfigFileName));
   K3_RETURN_IF_ERROR(CheckOptions(options, config));
   K3_RETURN_IF_ERROR(files.MakeDirectories(options.out_dir));
-  K3_RETURN_IF_ERROR(CheckDirectory(files, options.out_dir));
+  K3_RETURN_IF_ERROR(CheckDirectory(files, options.out_dir, false));
   return CheckpointWriter(files, options, config).Run();
 }
 

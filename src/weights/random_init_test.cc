@@ -274,6 +274,28 @@ TEST_F(RandomInitTest, AFullDiskLeavesNothingBehind) {
   EXPECT_TRUE(Checkpoint::Open(options.out_dir).ok());
 }
 
+/// Another process writes a whole checkpoint between the look at the directory and the marker.
+class OvertakenDisk : public FullDisk {
+ public:
+  OvertakenDisk() : FullDisk(INT64_MAX) {}
+  Result<std::unique_ptr<WritableFile>> CreateNew(const std::string& path) override {
+    const std::unique_ptr<FileSystem> other = MakeRealFileSystem();
+    const std::string dir = path.substr(0, path.rfind('/'));
+    K3_RETURN_IF_ERROR(WriteFileAtomically(*other, JoinPath(dir, kConfigFileName), "{}"));
+    return FullDisk::CreateNew(path);
+  }
+};
+
+TEST_F(RandomInitTest, WhatAnotherProcessWroteMeanwhileIsKept) {
+  const RandomCheckpointOptions options = Options(TestConfigs()[0].json);
+  OvertakenDisk disk;
+  const auto result = WriteRandomCheckpoint(disk, options);
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(result.status().message().find("found config.json"), std::string::npos);
+  EXPECT_EQ(*files_->List(options.out_dir), std::vector<std::string>{"config.json"});
+}
+
 TEST_F(RandomInitTest, AHalfWrittenDirectoryDoesNotOpen) {
   RandomCheckpointOptions options = Options(TestConfigs()[0].json);
   int64_t calls = 0;
