@@ -29,7 +29,6 @@ std::string ChatStatsLine(const ChatAnswer& answer) {
 
 bool AnswerView::OnPrefillProgress(int64_t done, int64_t total) {
   bar_.Update(done, total);
-  if (done == total) bar_.Clear();
   return !WasInterrupted();
 }
 

@@ -111,19 +111,7 @@ JsonValue::Items ListCalls(const ParsedAnswer& answer, bool complete) {
 }
 
 Status WriteAnswer(XtmlParser& parser, const std::vector<int32_t>& ids) {
-  ParsedAnswer answer;
-  std::vector<XtmlEvent> events;
-  const auto take_events = [&] {
-    for (const XtmlEvent& event : events) AddXtmlEvent(event, answer);
-    events.clear();
-  };
-  for (const int32_t id : ids) {
-    parser.Feed(id, events);
-    take_events();
-  }
-  parser.Finish(events);
-  take_events();
-
+  const ParsedAnswer answer = ReadAnswer(parser, ids);
   JsonValue::Members out;
   if (!answer.reasoning.empty()) {
     out.emplace_back("reasoning_content", JsonValue(answer.reasoning));

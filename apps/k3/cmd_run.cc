@@ -54,7 +54,6 @@ class Printer : public TokenSink {
 
   bool OnPrefillProgress(int64_t done, int64_t total) override {
     bar_.Update(done, total);
-    if (done == total) bar_.Clear();
     return !WasInterrupted();
   }
 

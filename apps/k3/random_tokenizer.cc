@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <vector>
 
 #include "checkpoint/checkpoint.h"
+#include "data/bpe_trainer.h"
 
 namespace k3::cli {
 namespace {
@@ -32,23 +34,6 @@ constexpr ControlToken kControlTokens[] = {
     {7, "[end_header_id]", true},
     {9, "[EOT]", true},
 };
-
-std::string Base64(std::string_view bytes) {
-  constexpr std::string_view kDigits =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string out;
-  for (size_t at = 0; at < bytes.size(); at += 3) {
-    const size_t count = std::min<size_t>(3, bytes.size() - at);
-    uint32_t group = 0;
-    for (size_t i = 0; i < 3; ++i) {
-      group = group << 8 | (i < count ? static_cast<uint8_t>(bytes[at + i]) : 0u);
-    }
-    for (size_t i = 0; i < 4; ++i) {
-      out += i <= count ? kDigits[group >> (18 - 6 * i) & 63] : '=';
-    }
-  }
-  return out;
-}
 
 /// Word number `index` of "aa", "ab", ..., "zz", "aaa", ...
 std::string Word(int64_t index) {
@@ -78,13 +63,12 @@ int64_t ChooseRanksCount(const ModelConfig& config) {
 }
 
 std::string RanksFile(int64_t ranks_count) {
-  std::string out;
+  std::vector<std::string> tokens;
   for (int64_t rank = 0; rank < ranks_count; ++rank) {
-    const std::string bytes =
-        rank < kBytesCount ? std::string(1, static_cast<char>(rank)) : Word(rank - kBytesCount);
-    out += fmt::format("{} {}\n", Base64(bytes), rank);
+    tokens.push_back(rank < kBytesCount ? std::string(1, static_cast<char>(rank))
+                                        : Word(rank - kBytesCount));
   }
-  return out;
+  return FormatTiktokenFile(tokens);
 }
 
 std::string ConfigFile(int64_t ranks_count, int64_t vocab_size) {

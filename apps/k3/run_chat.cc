@@ -24,7 +24,6 @@ class QuietSink : public ChatSink {
 
   bool OnPrefillProgress(int64_t done, int64_t total) override {
     bar_.Update(done, total);
-    if (done == total) bar_.Clear();
     return !WasInterrupted();
   }
   bool OnToken(const SampledToken& token) override {

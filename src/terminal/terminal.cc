@@ -111,6 +111,7 @@ ProgressBar::ProgressBar(std::string label)
 
 void ProgressBar::Update(int64_t done, int64_t total) {
   if (!enabled_ || total <= 0) return;
+  if (done >= total) return Clear();
   const int64_t now_ns = MonotonicNanoseconds();
   if (now_ns < next_draw_ns_) return;
   next_draw_ns_ = now_ns + kRedrawNs;

@@ -28,8 +28,8 @@ Result<std::string> ReadStandardInput(int64_t bytes_max);
 /// that file instead. At most limits::kPromptBytesMax bytes.
 Result<std::string> ReadTextArgument(const std::string& text, const std::string& file);
 
-/// One line on standard error that is redrawn as work goes on and wiped at the end. Draws nothing
-/// unless standard error is a terminal and the work has taken half a second.
+/// One line on standard error that is redrawn as work goes on and wiped when all is done. Draws
+/// nothing unless standard error is a terminal and the work has taken half a second.
 class ProgressBar {
  public:
   explicit ProgressBar(std::string label);

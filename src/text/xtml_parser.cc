@@ -60,6 +60,10 @@ void AddXtmlEvent(const XtmlEvent& event, ParsedAnswer& answer) {
 ParsedAnswer ParseXtml(const Tokenizer& tokenizer, const XtmlMarkers& markers,
                        const XtmlParserOptions& options, std::span<const int32_t> ids) {
   XtmlParser parser(tokenizer, markers, options);
+  return ReadAnswer(parser, ids);
+}
+
+ParsedAnswer ReadAnswer(XtmlParser& parser, std::span<const int32_t> ids) {
   ParsedAnswer answer;
   std::vector<XtmlEvent> events;
   const auto take_events = [&] {

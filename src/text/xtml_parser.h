@@ -149,4 +149,7 @@ class XtmlParser {
 ParsedAnswer ParseXtml(const Tokenizer& tokenizer, const XtmlMarkers& markers,
                        const XtmlParserOptions& options, std::span<const int32_t> ids);
 
+/// The same with a parser of the caller's, which tells more of the answer afterwards.
+ParsedAnswer ReadAnswer(XtmlParser& parser, std::span<const int32_t> ids);
+
 }  // namespace k3
