@@ -31,6 +31,7 @@ void AddRenderCommand(CLI::App& app, Invocation& invocation);
 void AddParseCommand(CLI::App& app, Invocation& invocation);
 void AddInitCommand(CLI::App& app, Invocation& invocation);
 void AddBenchCommand(CLI::App& app, Invocation& invocation);
+void AddTrainCommand(CLI::App& app, Invocation& invocation);
 void AddBalanceSimCommand(CLI::App& app, Invocation& invocation);
 
 /// What `k3 --version` prints. InvalidArgument when K3_TARGET asks for what there is not.

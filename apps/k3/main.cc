@@ -88,6 +88,7 @@ int Main(int argc, char** argv) {
   AddParseCommand(app, invocation);
   AddInitCommand(app, invocation);
   AddBenchCommand(app, invocation);
+  AddTrainCommand(app, invocation);
   AddBalanceSimCommand(app, invocation);
   try {
     app.parse(argc, argv);

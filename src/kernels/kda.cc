@@ -17,6 +17,7 @@
 #include "kernels/tables.h"
 #include "tensor/number_formats.h"
 #include "kernels/simd-inl.h"
+#include "kernels/parts-inl.h"
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();
@@ -44,19 +45,19 @@ void DecayRows(const KdaHead& head, const KdaRows& rows, float* plus) {
     float* q_plus = plus + (rows.count + i) * n;
     for (int64_t d = 0; d < n; d += kLanes) {
       const int64_t count = HWY_MIN(n - d, int64_t{kLanes});
-      V product = LoadN(alpha + d, count);
-      if (row > 0) product = Mul(LoadN(decay - n + d, count), product);
-      const V key = LoadN(k + d, count);
-      StoreN(product, decay + d, count);
-      StoreN(Mul(key, product), k_plus + d, count);
-      StoreN(Mul(LoadN(q + d, count), product), q_plus + d, count);
+      V product = LoadPart(alpha + d, count);
+      if (row > 0) product = Mul(LoadPart(decay - n + d, count), product);
+      const V key = LoadPart(k + d, count);
+      StorePart(product, decay + d, count);
+      StorePart(Mul(key, product), k_plus + d, count);
+      StorePart(Mul(LoadPart(q + d, count), product), q_plus + d, count);
       if (bounded) {
         float minus[kLanes];
         StoreU(Div(key, product), minus);
         for (int64_t l = 0; l < count; ++l) head.keys[(d + l) * kChunk + row] = minus[l];
       } else {
-        StoreN(key, head.keys + row * n + d, count);
-        StoreN(LoadN(alpha + d, count), head.alpha + row * n + d, count);
+        StorePart(key, head.keys + row * n + d, count);
+        StorePart(LoadPart(alpha + d, count), head.alpha + row * n + d, count);
       }
     }
   }
@@ -75,11 +76,11 @@ void UnboundedScores(const KdaHead& head, const KdaRows& rows, float* product, f
       V k_sum = Set(0.0f), q_sum = Set(0.0f);
       for (int64_t d = 0; d < n; d += kLanes) {
         const int64_t count = HWY_MIN(n - d, int64_t{kLanes});
-        const V between = LoadN(product + d, count);
-        const V key = Mul(LoadN(head.keys + j * n + d, count), between);
-        k_sum = Fma(LoadN(k + d, count), key, k_sum);
-        q_sum = Fma(LoadN(q + d, count), key, q_sum);
-        StoreN(Mul(between, LoadN(head.alpha + j * n + d, count)), product + d, count);
+        const V between = LoadPart(product + d, count);
+        const V key = Mul(LoadPart(head.keys + j * n + d, count), between);
+        k_sum = Fma(LoadPart(k + d, count), key, k_sum);
+        q_sum = Fma(LoadPart(q + d, count), key, q_sum);
+        StorePart(Mul(between, LoadPart(head.alpha + j * n + d, count)), product + d, count);
       }
       scores[i * kChunk + j] = ReduceSum(k_sum);
       scores[(rows.count + i) * kChunk + j] = ReduceSum(q_sum);
@@ -87,8 +88,9 @@ void UnboundedScores(const KdaHead& head, const KdaRows& rows, float* product, f
   }
 }
 
-/// Forward substitution in row order, then the outputs. read [2 count, value_stride]: K+ S, Q+ S.
-void SolveRows(const KdaHead& head, const KdaRows& rows, const float* read, const float* scores) {
+/// Forward substitution in row order, then the outputs. read [2 count, value_stride]: K+ S, Q+ S;
+/// each row of K+ S is replaced by u / beta, for the backward pass.
+void SolveRows(const KdaHead& head, const KdaRows& rows, float* read, const float* scores) {
   const int64_t stride = head.value_stride;
   for (int64_t i = 0; i < rows.count; ++i) {
     const int64_t row = rows.first + i;
@@ -97,17 +99,18 @@ void SolveRows(const KdaHead& head, const KdaRows& rows, const float* read, cons
     const V beta = Set(rows.beta[i * rows.beta_ld]);
     for (int64_t d = 0; d < head.value_dim; d += kLanes) {
       const int64_t count = HWY_MIN(head.value_dim - d, int64_t{kLanes});
-      V u = Sub(LoadN(rows.v + i * rows.v_ld + d, count), LoadU(read + i * stride + d));
+      V u = Sub(LoadPart(rows.v + i * rows.v_ld + d, count), LoadU(read + i * stride + d));
       V o = LoadU(read + (rows.count + i) * stride + d);
       for (int64_t j = 0; j < row; ++j) {
         const V earlier = LoadU(head.u + j * stride + d);
         u = Fnma(Set(k_scores[j]), earlier, u);
         o = Fma(Set(q_scores[j]), earlier, o);
       }
+      StoreU(u, read + i * stride + d);
       u = Mul(beta, u);
       o = Fma(Set(q_scores[row]), u, o);
       StoreU(u, head.u + row * stride + d);
-      StoreN(o, rows.o + i * rows.o_ld + d, count);
+      StorePart(o, rows.o + i * rows.o_ld + d, count);
     }
   }
 }

@@ -46,8 +46,13 @@ namespace kernels {
 
 KernelTable Kernels(SimdTarget target) {
   K3_CHECK(IsSupported(target), "this processor does not have the SIMD target");
-  return {target, MakeElementwiseKernels(target), MakeLinearKernels(target),
-          MakeMatMulKernels(target), MakeKdaKernels(target)};
+  return {target,
+          MakeElementwiseKernels(target),
+          MakeLinearKernels(target),
+          MakeMatMulKernels(target),
+          MakeKdaKernels(target),
+          MakeBackwardKernels(target),
+          MakeKdaBackwardKernels(target)};
 }
 
 }  // namespace kernels

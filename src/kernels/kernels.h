@@ -11,6 +11,7 @@
 
 #include <cstdint>
 
+#include "kernels/kda_backward.h"
 #include "kernels/target.h"
 #include "tensor/weight_matrix.h"
 
@@ -100,6 +101,29 @@ struct MatMulKernels {
   /// a [m, k] at stride lda, b [k, n] at stride ldb, c [m, n] at stride ldc.
   void (*f32)(const float* a, int64_t lda, const float* b, int64_t ldb, int64_t m, int64_t k,
               int64_t n, bool accumulate, float* c, int64_t ldc);
+  /// The same with a transposed: a [k, m] at stride lda.
+  void (*f32_tn)(const float* a, int64_t lda, const float* b, int64_t ldb, int64_t m, int64_t k,
+                 int64_t n, bool accumulate, float* c, int64_t ldc);
+};
+
+/// Gradients of the row operations above, for training; dy is the gradient of their result. Sums as
+/// there. "+=" adds to what stands there, everything else is overwritten.
+struct BackwardKernels {
+  /// Of rms_norm: dx, dw += . dx may be dy.
+  void (*rms_norm)(const float* x, const float* w, const float* dy, int64_t n, float eps, float* dx,
+                   float* dw);
+  /// Of situ: its result y once more, and both gradients. dgate may be gate, dup may be up, y may
+  /// be dy.
+  void (*situ)(const float* gate, const float* up, const float* dy, int64_t n, float beta,
+               float linear_beta, float* y, float* dgate, float* dup);
+  /// Of sigmoid_gate: its result y once more, and both gradients. dgate may be gate, y may be x, dx
+  /// may be dy.
+  void (*sigmoid_gate)(const float* x, const float* gate, const float* dy, int64_t n, float* y,
+                       float* dx, float* dgate);
+  /// Of one source of a mix with weight p and score gradient ds: dx += p dy + ds d(score)/dx,
+  /// dw += ds d(score)/dw.
+  void (*mix_source)(const float* x, const float* w, const float* dy, int64_t n, float eps, float p,
+                     float ds, float* dx, float* dw);
 };
 
 /// One head's open chunk of KDA (kda.cc). dv is padded to value_stride, a multiple of 16.
@@ -133,7 +157,8 @@ struct KdaRows {
 };
 
 struct KdaKernels {
-  /// Appends rows to the open chunk and computes their outputs. `scratch` holds KdaScratchFloats.
+  /// Appends rows to the open chunk and computes their outputs. `scratch` holds KdaScratchFloats;
+  /// what a call of 16 rows leaves in it, the backward kernel reads (kda_backward.h).
   void (*append)(const KdaHead& head, const KdaRows& rows, float* scratch);
   /// Folds a full chunk of 16 rows into the state.
   void (*fold)(const KdaHead& head, float* state, float* scratch);
@@ -150,6 +175,8 @@ struct KernelTable {
   LinearKernels linear;
   MatMulKernels matmul;
   KdaKernels kda;
+  BackwardKernels backward;
+  KdaBackwardKernels kda_backward;
 };
 
 /// The kernels of a target. `target` must be supported by this processor.

@@ -17,7 +17,8 @@ namespace {
 
 struct Operands {
   const float* a;
-  int64_t lda;
+  int64_t row_stride;  // of a, from one row of c to the next
+  int64_t k_stride;    // of a, from one term of a sum to the next
   const float* b;
   int64_t ldb;
   int64_t k;
@@ -40,7 +41,7 @@ void Block(const Operands& o) {
     V row[kVectors];
     Unroll<kVectors>([&](auto v) HWY_ATTR { row[v] = LoadU(b + v * kLanes); });
     Unroll<kRows>([&](auto r) HWY_ATTR {
-      const V factor = Set(o.a[r * o.lda + k]);
+      const V factor = Set(o.a[r * o.row_stride + k * o.k_stride]);
       Unroll<kVectors>([&](auto v) HWY_ATTR { sum[r][v] = Fma(factor, row[v], sum[r][v]); });
     });
   }
@@ -54,7 +55,7 @@ void TailColumns(const Operands& o, int64_t rows, int64_t columns) {
   for (int64_t r = 0; r < rows; ++r) {
     V sum = o.accumulate ? LoadN(o.c + r * o.ldc, columns) : Set(0.0f);
     for (int64_t k = 0; k < o.k; ++k) {
-      sum = Fma(Set(o.a[r * o.lda + k]), LoadN(o.b + k * o.ldb, columns), sum);
+      sum = Fma(Set(o.a[r * o.row_stride + k * o.k_stride]), LoadN(o.b + k * o.ldb, columns), sum);
     }
     StoreN(sum, o.c + r * o.ldc, columns);
   }
@@ -79,16 +80,14 @@ void RowStrip(Operands o, int64_t n) {
   if (n > 0) TailColumns(o, kRows, n);
 }
 
-void MatMul(const float* a, int64_t lda, const float* b, int64_t ldb, int64_t m, int64_t k,
-            int64_t n, bool accumulate, float* c, int64_t ldc) {
-  Operands o{a, lda, b, ldb, k, accumulate, c, ldc};
+void MultiplyAll(Operands o, int64_t m, int64_t n) {
   const auto rows_of = [&]<int kRows, int kVectorsMax>(std::integral_constant<int, kRows>,
                                                        std::integral_constant<int, kVectorsMax>)
                            HWY_ATTR {
                              for (; m >= kRows; m -= kRows) {
                                RowStrip<kRows, kVectorsMax>(o, n);
-                               o.a += kRows * lda;
-                               o.c += kRows * ldc;
+                               o.a += kRows * o.row_stride;
+                               o.c += kRows * o.ldc;
                              }
                            };
   // Sums in registers: 24 of AVX-512's 32, 12 of AVX2's 16 (two to a vector of sixteen lanes).
@@ -107,9 +106,18 @@ void MatMul(const float* a, int64_t lda, const float* b, int64_t ldb, int64_t m,
   }
 }
 
+void MatMul(const float* a, int64_t lda, const float* b, int64_t ldb, int64_t m, int64_t k,
+            int64_t n, bool accumulate, float* c, int64_t ldc) {
+  MultiplyAll({a, lda, 1, b, ldb, k, accumulate, c, ldc}, m, n);
+}
+void MatMulTransposed(const float* a, int64_t lda, const float* b, int64_t ldb, int64_t m,
+                      int64_t k, int64_t n, bool accumulate, float* c, int64_t ldc) {
+  MultiplyAll({a, 1, lda, b, ldb, k, accumulate, c, ldc}, m, n);
+}
+
 }  // namespace
 
-MatMulKernels MatMulTable() { return {.f32 = MatMul}; }
+MatMulKernels MatMulTable() { return {.f32 = MatMul, .f32_tn = MatMulTransposed}; }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace k3::kernels

@@ -11,5 +11,7 @@ DirectKernel MakeDirectKernel(SimdTarget target);
 LinearKernels MakeLinearKernels(SimdTarget target);
 MatMulKernels MakeMatMulKernels(SimdTarget target);
 KdaKernels MakeKdaKernels(SimdTarget target);
+BackwardKernels MakeBackwardKernels(SimdTarget target);
+KdaBackwardKernels MakeKdaBackwardKernels(SimdTarget target);
 
 }  // namespace k3::kernels

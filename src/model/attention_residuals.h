@@ -28,12 +28,17 @@ class AttentionResiduals {
     int64_t layers = 0;
     int64_t block = 0;
     float eps = 1e-5f;
+    /// Where every running sum is kept for the backward pass; null in inference, which adds in
+    /// place.
+    Arena* keep = nullptr;
   };
 
   AttentionResiduals(const ops::ExecContext& exec, const Options& options);
 
   /// The running sum [T, D]. Starts as the embedding, which the caller writes here.
   float* prefix() { return prefix_; }
+  /// The bank, oldest first.
+  std::span<const float* const> bank() const { return sources_; }
 
   /// The input of the next sublayer. `mix` [D] is empty for plain residuals.
   const float* Mix(std::span<const float> mix);
@@ -50,6 +55,36 @@ class AttentionResiduals {
   float* spare_;
   std::vector<const float*> sources_;  // the bank, oldest first
   bool restart_ = false;
+};
+
+/// The way back through the same sums: gradients by the running sum and by every banked one. Calls
+/// mirror the forward's in reverse order: Mix, then for each layer from the last Mix (of the MLP),
+/// CloseBlock and Mix (of the attention).
+class AttentionResidualsBackward {
+ public:
+  AttentionResidualsBackward(const ops::ExecContext& exec,
+                             const AttentionResiduals::Options& options,
+                             std::span<const float* const> bank);
+
+  /// Gradient by the running sum [T, D], which is also that by the last sublayer's output.
+  float* prefix() { return prefix_; }
+  /// RMSNorm(MIX(bank, prefix)) once more, into x [T, D].
+  void Input(const float* prefix, std::span<const float> mix, std::span<const float> norm,
+             float* x);
+  /// Adds the gradient of RMSNorm(MIX(bank, prefix)) by its input rows, from dx [T, D].
+  /// `prefix` [T, D] is the running sum as the mix saw it. `mix` and `dmix` as AttentionResiduals.
+  void Mix(const float* prefix, std::span<const float> mix, std::span<const float> norm,
+           const float* dx, std::span<float> dmix, std::span<float> dnorm);
+  /// Call before the attention's Input and Mix. prefix() is then another array; the one before
+  /// holds the gradient by the attention's output.
+  void CloseBlock(int64_t layer);
+
+ private:
+  const ops::ExecContext& exec_;
+  const AttentionResiduals::Options options_;
+  std::vector<const float*> sources_;
+  std::vector<float*> gradients_;  // of the bank
+  float* prefix_;
 };
 
 }  // namespace k3::model

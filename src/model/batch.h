@@ -14,11 +14,14 @@
 
 namespace k3::model {
 
+class Tape;
+
 /// How MLA attends. Prompts take the prefill form (keys and values expanded from the latents),
 /// generated tokens the absorbed form (queries moved into latent space). They differ by rounding.
 enum class AttentionForm { kPrefill, kDecode };
 
 struct Segment {
+  /// Null in training: the segment is a document of its own, and nothing is kept of it.
   cache::SequenceState* state = nullptr;
   std::span<const int32_t> tokens;
   AttentionForm form = AttentionForm::kPrefill;
@@ -57,6 +60,10 @@ struct ForwardContext {
   ops::ExecContext exec;
   ExpertSource* experts = nullptr;      // may be null: every expert is ready
   ForwardObserver* observer = nullptr;  // may be null
+  Tape* tape = nullptr;                 // training: what the backward pass will need
+  /// Training's option: inputs of the routed experts' matrices are rounded to MXFP8
+  /// (number_formats.h). Needs a latent.
+  bool mxfp8_expert_inputs = false;
 };
 
 }  // namespace k3::model

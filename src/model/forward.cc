@@ -6,6 +6,7 @@
 #include "model/kda.h"
 #include "model/latent_moe.h"
 #include "model/mla.h"
+#include "model/tape.h"
 #include "ops/rows.h"
 
 namespace k3::model {
@@ -14,7 +15,8 @@ namespace {
 Status CheckBatch(const ModelConfig& config, const Batch& batch) {
   for (const Segment& segment : batch.segments) {
     if (segment.tokens.empty()) return InvalidArgument("the prompt is empty: expected a token");
-    const int64_t end = segment.state->length() + static_cast<int64_t>(segment.tokens.size());
+    const int64_t start = segment.state != nullptr ? segment.state->length() : 0;
+    const int64_t end = start + static_cast<int64_t>(segment.tokens.size());
     if (end > config.context_max) {
       return InvalidArgument(fmt::format(
           "the sequence would have {} tokens, more than the model's context of {}; shorten it", end,
@@ -60,24 +62,30 @@ Status Layer(const ForwardContext& ctx, const ModelConfig& config, const LayerPa
   const ops::ExecContext& exec = ctx.exec;
   const int64_t tokens = batch.tokens_count();
   ArenaScope scope(*exec.arena);
+  LayerTape unkept;
+  const bool taped = ctx.tape != nullptr;
+  LayerTape& tape = taped ? ctx.tape->layers[static_cast<size_t>(layer)] : unkept;
 
+  tape.attention_prefix = residuals.prefix();
   const float* h = residuals.Mix(p.attention_mix);
   residuals.OpenBlock(layer);
-  ops::RowSet x = ops::NormRows(exec, h, tokens, p.input_norm, config.rms_norm_eps);
+  ops::RowSet x =
+      ops::NormRows(exec, h, tokens, p.input_norm, config.rms_norm_eps, tape.attention_input);
   float* out = exec.arena->Allocate<float>(tokens * config.hidden_size);
   if (config.is_mla[static_cast<size_t>(layer)]) {
-    Mla(exec, config, p.mla, layer, batch, x, out);
+    Mla(exec, config, p.mla, layer, batch, x, out, tape.mla.q != nullptr ? &tape.mla : nullptr);
   } else {
-    Kda(exec, config, p.kda, layer, batch, x, out);
+    Kda(exec, config, p.kda, layer, batch, x, out, tape.kda.q != nullptr ? &tape.kda : nullptr);
   }
   residuals.Add(out);
 
+  tape.mlp_prefix = residuals.prefix();
   h = residuals.Mix(p.mlp_mix);
-  x = ops::NormRows(exec, h, tokens, p.post_attention_norm, config.rms_norm_eps);
+  x = ops::NormRows(exec, h, tokens, p.post_attention_norm, config.rms_norm_eps, tape.mlp_input);
   if (config.IsDense(layer)) {
-    DenseMlp(exec, config, p.mlp, x, out);
+    DenseMlp(exec, config, p.mlp, x, out, &tape.mlp);
   } else {
-    K3_RETURN_IF_ERROR(LatentMoe(ctx, config, p.moe, layer, x, out));
+    K3_RETURN_IF_ERROR(LatentMoe(ctx, config, p.moe, layer, x, out, taped ? &tape.moe : nullptr));
   }
   residuals.Add(out);
   return OkStatus();
@@ -85,17 +93,26 @@ Status Layer(const ForwardContext& ctx, const ModelConfig& config, const LayerPa
 
 }  // namespace
 
-Status Forward(const ForwardContext& ctx, const ModelConfig& config, const Parameters& parameters,
-               const Batch& batch, std::span<const int32_t> logit_rows, float* logits) {
+AttentionResiduals::Options ResidualOptions(const ModelConfig& config, int64_t tokens) {
+  return {.tokens = tokens,
+          .width = config.hidden_size,
+          .layers = config.layers,
+          .block = config.residual_block,
+          .eps = config.rms_norm_eps};
+}
+
+Result<const float*> ForwardHidden(const ForwardContext& ctx, const ModelConfig& config,
+                                   const Parameters& parameters, const Batch& batch) {
   K3_RETURN_IF_ERROR(CheckBatch(config, batch));
   SetFloatingPointMode();  // the pool's workers have theirs
   ctx.exec.arena->Reset();
   const int64_t tokens = batch.tokens_count();
-  AttentionResiduals residuals(ctx.exec, {.tokens = tokens,
-                                          .width = config.hidden_size,
-                                          .layers = config.layers,
-                                          .block = config.residual_block,
-                                          .eps = config.rms_norm_eps});
+  AttentionResiduals::Options options = ResidualOptions(config, tokens);
+  if (ctx.tape != nullptr) {
+    ctx.tape->Start(config, tokens);
+    options.keep = &ctx.tape->arena();
+  }
+  AttentionResiduals residuals(ctx.exec, options);
   EmbedTokens(ctx.exec, parameters, batch, residuals.prefix());
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     const LayerParameters& p = parameters.layers[static_cast<size_t>(layer)];
@@ -105,7 +122,17 @@ Status Forward(const ForwardContext& ctx, const ModelConfig& config, const Param
           layer, {residuals.prefix(), static_cast<size_t>(tokens * config.hidden_size)});
     }
   }
-  Head(ctx.exec, config, parameters, residuals.Mix(parameters.output_mix), logit_rows, logits);
+  if (ctx.tape != nullptr) {
+    ctx.tape->bank.assign(residuals.bank().begin(), residuals.bank().end());
+    ctx.tape->last_prefix = residuals.prefix();
+  }
+  return residuals.Mix(parameters.output_mix);
+}
+
+Status Forward(const ForwardContext& ctx, const ModelConfig& config, const Parameters& parameters,
+               const Batch& batch, std::span<const int32_t> logit_rows, float* logits) {
+  K3_TRY(const float* hidden, ForwardHidden(ctx, config, parameters, batch));
+  Head(ctx.exec, config, parameters, hidden, logit_rows, logits);
   for (const Segment& segment : batch.segments) {
     segment.state->Advance(static_cast<int64_t>(segment.tokens.size()));
   }

@@ -1,5 +1,5 @@
 #pragma once
-// The network, once: the same function serves decode, prefill and evaluation.
+// The network, once: the same function serves decode, prefill, evaluation and training.
 //
 //   embed -> per layer: mix, norm, KDA or MLA, mix, norm, dense or LatentMoE -> mix, norm, head
 //
@@ -9,6 +9,7 @@
 #include <span>
 
 #include "base/status.h"
+#include "model/attention_residuals.h"
 #include "model/batch.h"
 #include "model/parameters.h"
 
@@ -21,5 +22,14 @@ namespace k3::model {
 /// a failure of the expert source the batch's sequences are unusable.
 Status Forward(const ForwardContext& ctx, const ModelConfig& config, const Parameters& parameters,
                const Batch& batch, std::span<const int32_t> logit_rows, float* logits);
+
+/// The same up to the final norm, which the head reads: rows [T, D] in the context's arena, valid
+/// until it is reset. With a tape, everything that the backward pass needs is in it afterwards.
+/// Sequences are not advanced.
+Result<const float*> ForwardHidden(const ForwardContext& ctx, const ModelConfig& config,
+                                   const Parameters& parameters, const Batch& batch);
+
+/// The residual stream that a configuration asks for.
+AttentionResiduals::Options ResidualOptions(const ModelConfig& config, int64_t tokens);
 
 }  // namespace k3::model

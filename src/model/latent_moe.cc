@@ -11,31 +11,22 @@
 
 #include "ops/rows.h"
 #include "ops/top_k.h"
+#include "tensor/number_formats.h"
 
 namespace k3::model {
 namespace {
 
-ops::SituOptions Situ(const ModelConfig& config) {
-  return {.beta = config.situ_beta, .linear_beta = config.situ_linear_beta.value_or(0.0f)};
+ops::SituOptions Situ(const ModelConfig& config, bool mxfp8 = false) {
+  return {.beta = config.situ_beta,
+          .linear_beta = config.situ_linear_beta.value_or(0.0f),
+          .mxfp8 = mxfp8};
 }
 
-/// Which experts each token goes to, and which tokens each expert gets.
-struct Routing {
-  int32_t* experts;  // [T, k] ascending
-  float* weights;    // [T, k]
-  int32_t* slot;     // [T, k] place of the pair in expert-major order
-  int32_t* token;    // [T k] token of each place
-  int32_t* first;    // [E + 1] an expert's first place
-};
-
 /// Routes by scores [T, E]: sigmoids, on input the logits.
-Routing Route(const ops::ExecContext& exec, const MoeConfig& moe, const Vector& bias,
-              int64_t tokens, float* scores) {
+void Route(const ops::ExecContext& exec, const MoeConfig& moe, const Vector& bias, int64_t tokens,
+           float* scores, const Routing& r) {
   const int64_t e = moe.experts, k = moe.experts_per_token;
   Arena& arena = *exec.arena;
-  Routing r{arena.Allocate<int32_t>(tokens * k), arena.Allocate<float>(tokens * k),
-            arena.Allocate<int32_t>(tokens * k), arena.Allocate<int32_t>(tokens * k),
-            arena.Allocate<int32_t>(e + 1)};
   float* biased = arena.Allocate<float>(tokens * e);
   exec.pool->ParallelFor(tokens, 8, [&](int64_t begin, int64_t end, int) {
     for (int64_t t = begin; t < end; ++t) {
@@ -61,7 +52,6 @@ Routing Route(const ops::ExecContext& exec, const MoeConfig& moe, const Vector& 
     r.slot[i] = next[r.experts[i]]++;
     r.token[r.slot[i]] = static_cast<int32_t>(i / k);
   }
-  return r;
 }
 
 Status PrepareExperts(const ForwardContext& ctx, int64_t layer, int64_t experts,
@@ -82,11 +72,18 @@ struct Group {
   ops::RowSet rows;
 };
 
-/// Runs the chosen experts on latent rows z; y [T k, latent] in expert-major order. The shared
-/// MLP's second half rides along, so that the threads meet once less.
+/// Where the experts' first half goes, by place.
+struct ExpertArrays {
+  float* gate;    // [T k, F]
+  float* up;      // [T k, F]
+  float* hidden;  // [T k, F] after SiTU; may be gate
+};
+
+/// Runs the chosen experts on latent rows z; y [T k, latent] by place. The shared MLP's second half
+/// rides along, so that the threads meet once less.
 void RunExperts(const ops::ExecContext& exec, const ModelConfig& config, const MoeParameters& p,
-                const Routing& routing, const ops::RowSet& z, const ops::LinearTask& shared_down,
-                float* y) {
+                const Routing& routing, const ops::RowSet& z, const ops::SituOptions& situ,
+                const ops::LinearTask& shared_down, const ExpertArrays& arrays, float* y) {
   const MoeConfig& moe = config.moe;
   const int64_t f = moe.intermediate, pairs = z.count * moe.experts_per_token;
   Arena& arena = *exec.arena;
@@ -103,18 +100,17 @@ void RunExperts(const ops::ExecContext& exec, const ModelConfig& config, const M
   groups = groups.first(count);
   ops::PackPanels(exec, sets);
 
-  float* gate = arena.Allocate<float>(pairs * f);
-  float* up = arena.Allocate<float>(pairs * f);
   std::span<ops::LinearTask> tasks =
       arena.AllocateSpan<ops::LinearTask>(2 * static_cast<int64_t>(count) + 1);
   for (size_t g = 0; g < count; ++g) {
     const ExpertParameters& expert = p.experts[static_cast<size_t>(groups[g].expert)];
-    tasks[2 * g] = {&sets[g], expert.gate, gate + groups[g].first * f, f};
-    tasks[2 * g + 1] = {&sets[g], expert.up, up + groups[g].first * f, f};
+    tasks[2 * g] = {&sets[g], expert.gate, arrays.gate + groups[g].first * f, f};
+    tasks[2 * g + 1] = {&sets[g], expert.up, arrays.up + groups[g].first * f, f};
   }
   ops::Linear(exec, tasks.first(2 * count));
 
-  const ops::RowSet hidden = ops::SituRows(exec, gate, up, pairs, f, Situ(config));
+  const ops::RowSet hidden =
+      ops::SituRows(exec, arrays.gate, arrays.up, pairs, f, situ, arrays.hidden);
   const int64_t width = z.k;
   for (size_t g = 0; g < count; ++g) {
     const int64_t rows = sets[g].count;
@@ -128,6 +124,14 @@ void RunExperts(const ops::ExecContext& exec, const ModelConfig& config, const M
   }
   tasks[count] = shared_down;
   ops::Linear(exec, tasks.first(count + (shared_down.x != nullptr ? 1 : 0)));
+}
+
+void QuantiseRows(const ops::ExecContext& exec, float* rows, int64_t count, int64_t n) {
+  exec.pool->ParallelFor(count, 16, [&](int64_t begin, int64_t end, int) {
+    for (int64_t t = begin; t < end; ++t) {
+      FakeQuantMxfp8Row({rows + t * n, static_cast<size_t>(n)}, rows + t * n);
+    }
+  });
 }
 
 /// out [T, width]: each token's experts, weighted and summed in ascending expert order.
@@ -147,22 +151,53 @@ void Combine(const ops::ExecContext& exec, const Routing& routing, int64_t token
 
 }  // namespace
 
+Routing Routing::Allocate(Arena& arena, const MoeConfig& moe, int64_t tokens) {
+  const int64_t pairs = tokens * moe.experts_per_token;
+  return {arena.Allocate<int32_t>(pairs), arena.Allocate<float>(pairs),
+          arena.Allocate<int32_t>(pairs), arena.Allocate<int32_t>(pairs),
+          arena.Allocate<int32_t>(moe.experts + 1)};
+}
+
+MoeTape MoeTape::Allocate(Arena& arena, const ModelConfig& config, int64_t tokens,
+                          bool keep_experts, bool keep_shared) {
+  const MoeConfig& moe = config.moe;
+  const int64_t width = moe.latent > 0 ? moe.latent : config.hidden_size;
+  const int64_t pairs = tokens * moe.experts_per_token, f = moe.intermediate;
+  MoeTape tape;
+  tape.routing = Routing::Allocate(arena, moe, tokens);
+  tape.scores = arena.Allocate<float>(tokens * moe.experts);
+  if (moe.latent > 0) tape.latent = arena.Allocate<float>(tokens * width);
+  tape.routed = arena.Allocate<float>(tokens * width);
+  if (keep_experts) {
+    tape.gate = arena.Allocate<float>(pairs * f);
+    tape.up = arena.Allocate<float>(pairs * f);
+  }
+  if (keep_shared && moe.shared_experts > 0) {
+    tape.shared.gate = arena.Allocate<float>(tokens * f * moe.shared_experts);
+    tape.shared.up = arena.Allocate<float>(tokens * f * moe.shared_experts);
+  }
+  return tape;
+}
+
 void DenseMlp(const ops::ExecContext& exec, const ModelConfig& config,
-              const MlpParameters& parameters, const ops::RowSet& x, float* out) {
+              const MlpParameters& parameters, const ops::RowSet& x, float* out, MlpTape* tape) {
   ArenaScope scope(*exec.arena);
   const int64_t f = parameters.gate.rows;
-  float* gate = exec.arena->Allocate<float>(x.count * f);
-  float* up = exec.arena->Allocate<float>(x.count * f);
+  const bool keep = tape != nullptr && tape->gate != nullptr;
+  float* gate = keep ? tape->gate : exec.arena->Allocate<float>(x.count * f);
+  float* up = keep ? tape->up : exec.arena->Allocate<float>(x.count * f);
   const std::array<ops::LinearTask, 2> in = {
       {{&x, parameters.gate, gate, f}, {&x, parameters.up, up, f}}};
   ops::Linear(exec, in);
-  const ops::RowSet hidden = ops::SituRows(exec, gate, up, x.count, f, Situ(config));
+  float* y = keep ? exec.arena->Allocate<float>(x.count * f) : gate;
+  const ops::RowSet hidden = ops::SituRows(exec, gate, up, x.count, f, Situ(config), y);
   const ops::LinearTask down{&hidden, parameters.down, out, config.hidden_size};
   ops::Linear(exec, {&down, 1});
 }
 
 Status LatentMoe(const ForwardContext& ctx, const ModelConfig& config,
-                 const MoeParameters& parameters, int64_t layer, const ops::RowSet& x, float* out) {
+                 const MoeParameters& parameters, int64_t layer, const ops::RowSet& x, float* out,
+                 MoeTape* tape) {
   const ops::ExecContext& exec = ctx.exec;
   ArenaScope scope(*exec.arena);
   const MoeConfig& moe = config.moe;
@@ -172,41 +207,47 @@ Status LatentMoe(const ForwardContext& ctx, const ModelConfig& config,
   const int64_t t = x.count, d = config.hidden_size, k = moe.experts_per_token;
   const int64_t width = has_latent ? moe.latent : d, f = moe.intermediate * moe.shared_experts;
 
-  float* scores = arena.Allocate<float>(t * moe.experts);
-  float* latent = arena.Allocate<float>(t * width);
-  float* shared_gate = arena.Allocate<float>(t * f);
-  float* shared_up = arena.Allocate<float>(t * f);
+  // Without a tape everything is scratch; what a tape does not keep is, too.
+  MoeTape kept = tape != nullptr ? *tape : MoeTape::Allocate(arena, config, t, true, true);
+  const MoeTape scratch = MoeTape::Allocate(arena, config, tape != nullptr ? t : 0, true, true);
+  if (kept.gate == nullptr) kept.gate = scratch.gate, kept.up = scratch.up;
+  if (kept.shared.gate == nullptr) kept.shared = scratch.shared;
   std::array<ops::LinearTask, 4> in;
   size_t in_count = 0;
-  in[in_count++] = {&x, p.router, scores, moe.experts};
-  if (has_latent) in[in_count++] = {&x, p.latent_down, latent, width};
+  in[in_count++] = {&x, p.router, kept.scores, moe.experts};
+  if (has_latent) in[in_count++] = {&x, p.latent_down, kept.latent, width};
   if (has_shared) {
-    in[in_count++] = {&x, p.shared.gate, shared_gate, f};
-    in[in_count++] = {&x, p.shared.up, shared_up, f};
+    in[in_count++] = {&x, p.shared.gate, kept.shared.gate, f};
+    in[in_count++] = {&x, p.shared.up, kept.shared.up, f};
   }
   ops::Linear(exec, std::span(in).first(in_count));
 
-  const Routing routing = Route(exec, moe, p.correction_bias, t, scores);
+  const Routing& routing = kept.routing;
+  Route(exec, moe, p.correction_bias, t, kept.scores, routing);
   if (ctx.observer != nullptr) {
     ctx.observer->OnRoute(layer, {routing.experts, static_cast<size_t>(t * k)});
   }
   K3_RETURN_IF_ERROR(PrepareExperts(ctx, layer, moe.experts, routing));
-  const ops::RowSet z = has_latent ? ops::SplitRows(exec, latent, t, width, width) : x;
+  if (has_latent && ctx.mxfp8_expert_inputs) QuantiseRows(exec, kept.latent, t, width);
+  const ops::RowSet z = has_latent ? ops::SplitRows(exec, kept.latent, t, width, width) : x;
   ops::RowSet shared;
   ops::LinearTask shared_down;
   float* shared_out = arena.Allocate<float>(t * d);
   if (has_shared) {
-    shared = ops::SituRows(exec, shared_gate, shared_up, t, f, Situ(config));
+    float* y = tape != nullptr ? arena.Allocate<float>(t * f) : kept.shared.gate;
+    shared = ops::SituRows(exec, kept.shared.gate, kept.shared.up, t, f, Situ(config), y);
     shared_down = {&shared, p.shared.down, shared_out, d};
   }
   float* expert_out = arena.Allocate<float>(t * k * width);
-  RunExperts(exec, config, p, routing, z, shared_down, expert_out);
+  float* hidden = tape != nullptr ? arena.Allocate<float>(t * k * moe.intermediate) : kept.gate;
+  RunExperts(exec, config, p, routing, z, Situ(config, ctx.mxfp8_expert_inputs), shared_down,
+             {kept.gate, kept.up, hidden}, expert_out);
 
   if (has_latent) {
-    Combine(exec, routing, t, k, width, expert_out, latent);
-    const ops::RowSet r = moe.latent_norm
-                              ? ops::NormRows(exec, latent, t, p.latent_norm, config.rms_norm_eps)
-                              : ops::SplitRows(exec, latent, t, width, width);
+    Combine(exec, routing, t, k, width, expert_out, kept.routed);
+    const ops::RowSet r =
+        moe.latent_norm ? ops::NormRows(exec, kept.routed, t, p.latent_norm, config.rms_norm_eps)
+                        : ops::SplitRows(exec, kept.routed, t, width, width);
     const ops::LinearTask up{&r, p.latent_up, out, d};
     ops::Linear(exec, {&up, 1});
   } else {

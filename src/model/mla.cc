@@ -6,52 +6,62 @@
 //   y = W_o (a sigmoid(W_g x))
 #include "model/mla.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
+#include <vector>
 
+#include "base/arithmetic.h"
 #include "model/mla_forms.h"
 #include "ops/rows.h"
 
 namespace k3::model {
 namespace {
 
-struct Projected {
-  float* q;     // [T, H (N + R)]
-  float* kv;    // [T, L + R]
-  float* gate;  // [T, H V]
-};
-
-Projected Project(const ops::ExecContext& exec, const MlaConfig& mla, const MlaParameters& p,
-                  const ops::RowSet& x) {
-  Arena& arena = *exec.arena;
-  const int64_t t = x.count, query = mla.heads * (mla.qk_nope_dim + mla.qk_rope_dim);
+/// q_low, q, kv and gate of the tape.
+void Project(const ops::ExecContext& exec, const MlaConfig& mla, const MlaParameters& p,
+             const ops::RowSet& x, const MlaTape& out) {
+  const int64_t query = mla.heads * (mla.qk_nope_dim + mla.qk_rope_dim);
   const int64_t kv = mla.kv_lora_rank + mla.qk_rope_dim, value = mla.heads * mla.v_dim;
-  Projected out{arena.Allocate<float>(t * query), arena.Allocate<float>(t * kv),
-                arena.Allocate<float>(t * value)};
   std::array<ops::LinearTask, 3> tasks = {{{&x, p.kv_a, out.kv, kv}}};
   size_t count = 1;
-  float* low = nullptr;
   if (mla.q_lora_rank > 0) {
-    low = arena.Allocate<float>(t * mla.q_lora_rank);
-    tasks[count++] = {&x, p.q_a, low, mla.q_lora_rank};
+    tasks[count++] = {&x, p.q_a, out.q_low, mla.q_lora_rank};
   } else {
     tasks[count++] = {&x, p.q, out.q, query};
   }
   if (mla.output_gate) tasks[count++] = {&x, p.gate, out.gate, value};
   ops::Linear(exec, std::span(tasks).first(count));
-  if (low != nullptr) {
-    const ops::RowSet normed = ops::NormRows(exec, low, t, p.q_norm, kLowRankNormEps);
+  if (mla.q_lora_rank > 0) {
+    const ops::RowSet normed = ops::NormRows(exec, out.q_low, x.count, p.q_norm, kLowRankNormEps);
     const ops::LinearTask task{&normed, p.q_b, out.q, query};
     ops::Linear(exec, {&task, 1});
   }
-  return out;
 }
 
-/// Normalises the new latents and writes them into the cache, split, with the shared dims behind.
+/// The rows that a segment's latents go to, with room for its new tokens.
+LatentRows MakeRoom(const ops::ExecContext& exec, const MlaConfig& mla, const Segment& segment,
+                    int64_t layer) {
+  const int64_t count = std::ssize(segment.tokens);
+  if (segment.state != nullptr) {
+    cache::MlaLatents& latents = segment.state->mla(layer);
+    latents.Reserve(segment.state->length() + count);
+    return {.cached = &latents,
+            .latent_width = latents.latent_width(),
+            .row_width = latents.row_width()};
+  }
+  const int64_t latent = RoundUp(mla.kv_lora_rank, kernels::kSplitBlock);
+  const int64_t width = latent + mla.qk_rope_dim;
+  return {.rows = exec.arena->Allocate<float>(count * width),
+          .latent_width = latent,
+          .row_width = width};
+}
+
+/// Normalises the new latents and writes them to their rows, split, with the shared dims behind.
 void AppendLatents(const ops::ExecContext& exec, const MlaConfig& mla, const Vector& norm,
-                   const float* kv, int64_t count, int64_t start, cache::MlaLatents& latents) {
+                   const float* kv, int64_t count, int64_t start, const LatentRows& latents) {
   const int64_t width = mla.kv_lora_rank + mla.qk_rope_dim;
-  latents.Reserve(start + count);
+  ArenaScope scope(*exec.arena);
   float* normed = exec.arena->Allocate<float>(count * mla.kv_lora_rank);
   exec.pool->ParallelFor(count, 8, [&](int64_t begin, int64_t end, int) {
     for (int64_t t = begin; t < end; ++t) {
@@ -60,8 +70,7 @@ void AppendLatents(const ops::ExecContext& exec, const MlaConfig& mla, const Vec
       exec.kernels->elementwise.rms_norm(kv + t * width, norm.data(), mla.kv_lora_rank,
                                          kLowRankNormEps, latent);
       exec.kernels->linear.split_row(latent, mla.kv_lora_rank, row);
-      std::memcpy(row + latents.latent_width(), kv + t * width + mla.kv_lora_rank,
-                  static_cast<size_t>(mla.qk_rope_dim) * sizeof(float));
+      std::copy_n(kv + t * width + mla.kv_lora_rank, mla.qk_rope_dim, row + latents.latent_width);
     }
   });
 }
@@ -83,37 +92,74 @@ void MergePartial(const kernels::KernelTable& kernel, const Partial& block,
   kernel.elementwise.scaled_add(factors[1], block_value, n, value);
 }
 
-void Mla(const ops::ExecContext& exec, const ModelConfig& config, const MlaParameters& parameters,
-         int64_t layer, const Batch& batch, const ops::RowSet& x, float* out) {
-  ArenaScope scope(*exec.arena);
-  const MlaConfig& mla = config.mla;
+MlaTape MlaTape::Allocate(Arena& arena, const MlaConfig& mla, int64_t tokens) {
   const int64_t query = mla.heads * (mla.qk_nope_dim + mla.qk_rope_dim);
   const int64_t kv = mla.kv_lora_rank + mla.qk_rope_dim, value = mla.heads * mla.v_dim;
-  const Projected in = Project(exec, mla, parameters, x);
-  float* heads_out = exec.arena->Allocate<float>(x.count * value);
+  return {.q_low = mla.q_lora_rank > 0 ? arena.Allocate<float>(tokens * mla.q_lora_rank) : nullptr,
+          .q = arena.Allocate<float>(tokens * query),
+          .kv = arena.Allocate<float>(tokens * kv),
+          .gate = mla.output_gate ? arena.Allocate<float>(tokens * value) : nullptr,
+          .attended = arena.Allocate<float>(tokens * value),
+          .log_sum = arena.Allocate<float>(tokens * mla.heads),
+          .score_max = arena.Allocate<float>(tokens * mla.heads)};
+}
 
+void MlaAttend(const ops::ExecContext& exec, const MlaConfig& mla, const MlaParameters& p,
+               int64_t layer, const Batch& batch, const ops::RowSet& x, const MlaTape& tape) {
+  ArenaScope scope(*exec.arena);
+  const int64_t query = mla.heads * (mla.qk_nope_dim + mla.qk_rope_dim);
+  const int64_t kv = mla.kv_lora_rank + mla.qk_rope_dim, value = mla.heads * mla.v_dim;
+  Project(exec, mla, p, x, tape);
+  std::vector<MlaPrefillTask> prefill;
   int64_t begin = 0;
   for (const Segment& segment : batch.segments) {
-    const int64_t count = static_cast<int64_t>(segment.tokens.size());
-    const int64_t start = segment.state->length();
-    cache::MlaLatents& latents = segment.state->mla(layer);
-    AppendLatents(exec, mla, parameters.kv_norm, in.kv + begin * kv, count, start, latents);
-    const MlaQueries queries{in.q + begin * query, count, start, heads_out + begin * value};
-    if (segment.form == AttentionForm::kDecode) {
-      MlaAbsorbed(exec, mla, parameters, latents, queries);
+    const int64_t count = std::ssize(segment.tokens);
+    const int64_t start = segment.state != nullptr ? segment.state->length() : 0;
+    const LatentRows latents = MakeRoom(exec, mla, segment, layer);
+    AppendLatents(exec, mla, p.kv_norm, tape.kv + begin * kv, count, start, latents);
+    MlaQueries queries{.q = tape.q + begin * query,
+                       .count = count,
+                       .start = start,
+                       .out = tape.attended + begin * value};
+    if (segment.state != nullptr && segment.form == AttentionForm::kDecode) {
+      MlaAbsorbed(exec, mla, p, *latents.cached, queries);
     } else {
-      MlaPrefill(exec, mla, parameters, latents, queries);
+      if (tape.log_sum != nullptr) {
+        queries.log_sum = tape.log_sum + begin * mla.heads;
+        queries.score_max = tape.score_max + begin * mla.heads;
+      }
+      prefill.push_back({latents, queries});
     }
     begin += count;
   }
+  MlaPrefill(exec, mla, p, prefill);
+}
 
+void Mla(const ops::ExecContext& exec, const ModelConfig& config, const MlaParameters& parameters,
+         int64_t layer, const Batch& batch, const ops::RowSet& x, float* out, MlaTape* tape) {
+  ArenaScope scope(*exec.arena);
+  const MlaConfig& mla = config.mla;
+  const int64_t value = mla.heads * mla.v_dim;
+  MlaTape kept;
+  if (tape != nullptr) {
+    kept = *tape;
+  } else {
+    kept = MlaTape::Allocate(*exec.arena, mla, x.count);
+    kept.log_sum = nullptr;
+  }
+  MlaAttend(exec, mla, parameters, layer, batch, x, kept);
+
+  float* gated = kept.attended;
   if (mla.output_gate) {
+    // A tape keeps what stands before the gate.
+    if (tape != nullptr) gated = exec.arena->Allocate<float>(x.count * value);
     exec.pool->ParallelFor(x.count, 4, [&](int64_t first, int64_t end, int) {
-      exec.kernels->elementwise.sigmoid_gate(heads_out + first * value, in.gate + first * value,
-                                             (end - first) * value, heads_out + first * value);
+      exec.kernels->elementwise.sigmoid_gate(kept.attended + first * value,
+                                             kept.gate + first * value, (end - first) * value,
+                                             gated + first * value);
     });
   }
-  const ops::RowSet y = ops::SplitRows(exec, heads_out, x.count, value, value);
+  const ops::RowSet y = ops::SplitRows(exec, gated, x.count, value, value);
   const ops::LinearTask task{&y, parameters.output, out, config.hidden_size};
   ops::Linear(exec, {&task, 1});
 }

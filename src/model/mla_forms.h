@@ -6,8 +6,11 @@
 
 #include <cmath>
 #include <cstdint>
+#include <span>
 
 #include "cache/sequence_state.h"
+#include "model/batch.h"
+#include "model/mla.h"
 #include "model/parameters.h"
 #include "ops/exec_context.h"
 
@@ -18,11 +21,36 @@ inline float MlaScale(const MlaConfig& mla) {
   return 1.0f / std::sqrt(static_cast<float>(mla.qk_nope_dim + mla.qk_rope_dim));
 }
 
+/// The latents of one segment's context, rows as in cache::MlaLatents: a sequence's own pages, or,
+/// in training, rows of the arena that end with the pass. Does not own.
+struct LatentRows {
+  cache::MlaLatents* cached = nullptr;
+  float* rows = nullptr;  // [count, row_width], without a cache
+  int64_t latent_width = 0;
+  int64_t row_width = 0;
+
+  /// Page `index` holds tokens [256 index, 256 index + 256).
+  const float* Page(int64_t index) const {
+    return cached != nullptr ? cached->Page(index) : rows + index * cache::kPageTokens * row_width;
+  }
+  float* Row(int64_t token) const {
+    return cached != nullptr ? cached->Row(token) : rows + token * row_width;
+  }
+};
+
 struct MlaQueries {
   const float* q = nullptr;  // [count, H (N + R)]
   int64_t count = 0;
-  int64_t start = 0;     // position of the first query; its own latent is in the cache
-  float* out = nullptr;  // [count, H V]
+  int64_t start = 0;           // position of the first query; its own latent is there already
+  float* out = nullptr;        // [count, H V]
+  float* log_sum = nullptr;    // [count, H], may be null: log of the sum of exp(scaled score)
+  float* score_max = nullptr;  // [count, H], with log_sum: the largest scaled score
+};
+
+/// One segment in prefill form.
+struct MlaPrefillTask {
+  LatentRows latents;
+  MlaQueries queries;
 };
 
 /// A running softmax over blocks: value / sum is the result so far.
@@ -37,11 +65,17 @@ void MergePartial(const kernels::KernelTable& kernel, const Partial& block,
 
 /// Prefill form: every head expands the keys and values of a block from its latents.
 void MlaPrefill(const ops::ExecContext& exec, const MlaConfig& mla, const MlaParameters& p,
-                const cache::MlaLatents& latents, const MlaQueries& queries);
+                std::span<const MlaPrefillTask> tasks);
 
 /// Absorbed form, for one query at a time: queries go into latent space, the latents are read once
 /// for all heads.
 void MlaAbsorbed(const ops::ExecContext& exec, const MlaConfig& mla, const MlaParameters& p,
                  const cache::MlaLatents& latents, const MlaQueries& queries);
+
+/// Everything before the output gate, into `tape`: projections, and every segment in its form.
+/// `tape.log_sum` may be null, then neither it nor score_max is written; the absorbed form writes
+/// neither.
+void MlaAttend(const ops::ExecContext& exec, const MlaConfig& mla, const MlaParameters& p,
+               int64_t layer, const Batch& batch, const ops::RowSet& x, const MlaTape& tape);
 
 }  // namespace k3::model

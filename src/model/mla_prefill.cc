@@ -1,7 +1,7 @@
 // MLA's prefill form: per head and block of 256 tokens, expand keys and values from the latents,
 // then attend with tiles of queries. No T x T matrix: the scores of one tile are all that exists.
 #include <algorithm>
-#include <cstring>
+#include <cmath>
 
 #include "base/arithmetic.h"
 #include "model/mla_forms.h"
@@ -19,12 +19,11 @@ constexpr int64_t kQueryTile = 48;
 class PrefillHead {
  public:
   PrefillHead(const ops::ExecContext& exec, const MlaConfig& mla, const MlaParameters& p,
-              const cache::MlaLatents& latents, const MlaQueries& queries, int64_t head,
-              float* scratch)
+              const LatentRows& latents, const MlaQueries& queries, int64_t head, float* scratch)
       : kernel_(*exec.kernels), mla_(mla), latents_(latents), queries_(queries), head_(head) {
     const Layout layout(mla, latents, queries.count);
     key_ = mla.qk_nope_dim + mla.qk_rope_dim;
-    steps_ = latents.latent_width() / 16;
+    steps_ = latents.latent_width / 16;
     weight_panels_ = scratch;
     row_panels_ = weight_panels_ + layout.weight_panels;
     keys_ = row_panels_ + layout.row_panels;
@@ -37,8 +36,7 @@ class PrefillHead {
     std::fill_n(totals_, queries.count, Partial{0, 0});
   }
 
-  static int64_t ScratchFloats(const MlaConfig& mla, const cache::MlaLatents& latents,
-                               int64_t queries) {
+  static int64_t ScratchFloats(const MlaConfig& mla, const LatentRows& latents, int64_t queries) {
     const Layout l(mla, latents, queries);
     return l.weight_panels + l.row_panels + l.keys + l.values + l.scores + l.block_out +
            2 * queries;
@@ -55,15 +53,20 @@ class PrefillHead {
       }
     }
     for (int64_t q = 0; q < queries_.count; ++q) {
-      kernel_.elementwise.scale(1.0f / totals_[q].sum, Out(q), mla_.v_dim, Out(q));
+      const Partial& total = totals_[q];
+      kernel_.elementwise.scale(1.0f / total.sum, Out(q), mla_.v_dim, Out(q));
+      if (queries_.log_sum == nullptr) continue;
+      const double log_sum = total.max + std::log(static_cast<double>(total.sum));
+      queries_.log_sum[q * mla_.heads + head_] = static_cast<float>(log_sum);
+      queries_.score_max[q * mla_.heads + head_] = total.max;
     }
   }
 
  private:
   struct Layout {
-    Layout(const MlaConfig& mla, const cache::MlaLatents& latents, int64_t)
-        : weight_panels(RoundUp(mla.qk_nope_dim + mla.v_dim, kTileCols) * latents.latent_width()),
-          row_panels(kTileRows * latents.latent_width()),
+    Layout(const MlaConfig& mla, const LatentRows& latents, int64_t)
+        : weight_panels(RoundUp(mla.qk_nope_dim + mla.v_dim, kTileCols) * latents.latent_width),
+          row_panels(kTileRows * latents.latent_width),
           keys((mla.qk_nope_dim + mla.qk_rope_dim) * kPageTokens),
           values(kPageTokens * mla.v_dim),
           scores(kQueryTile * kPageTokens),
@@ -81,14 +84,14 @@ class PrefillHead {
       const WeightMatrix part = weights_.Rows(begin, end);
       for (int64_t r = 0; r < part.rows; r += kTileCols) {
         kernel_.linear.pack_weights(part, r, panel);
-        panel += kTileCols * latents_.latent_width();
+        panel += kTileCols * latents_.latent_width;
       }
     }
   }
 
   /// keys_ [N + R, 256] transposed, values_ [256, V], for `tokens` tokens from `first` on.
   void ExpandBlock(int64_t first, int64_t tokens) {
-    const int64_t width = latents_.row_width(), latent = latents_.latent_width();
+    const int64_t width = latents_.row_width, latent = latents_.latent_width;
     const float* page = latents_.Page(first / kPageTokens);
     const int64_t columns = RoundUp(tokens, 16);
     for (int64_t d = 0; d < mla_.qk_rope_dim; ++d) {
@@ -124,6 +127,8 @@ class PrefillHead {
     if (skip >= count) return;
     begin += skip;
     count -= skip;
+    // Keys behind the tile's last query are not looked at.
+    tokens = std::min(tokens, queries_.start + begin + count - first);
     const int64_t query_stride = mla_.heads * key_;
     const float* q = queries_.q + begin * query_stride + head_ * key_;
     const int64_t columns = RoundUp(tokens, 16);
@@ -147,7 +152,7 @@ class PrefillHead {
 
   const kernels::KernelTable& kernel_;
   const MlaConfig& mla_;
-  const cache::MlaLatents& latents_;
+  const LatentRows latents_;
   const MlaQueries& queries_;
   const int64_t head_;
   WeightMatrix weights_;
@@ -165,13 +170,22 @@ class PrefillHead {
 }  // namespace
 
 void MlaPrefill(const ops::ExecContext& exec, const MlaConfig& mla, const MlaParameters& p,
-                const cache::MlaLatents& latents, const MlaQueries& queries) {
+                std::span<const MlaPrefillTask> tasks) {
+  if (tasks.empty()) return;
   ArenaScope scope(*exec.arena);
-  const int64_t floats = RoundUp(PrefillHead::ScratchFloats(mla, latents, queries.count), 16);
+  int64_t floats = 0;
+  for (const MlaPrefillTask& task : tasks) {
+    floats = std::max(floats, PrefillHead::ScratchFloats(mla, task.latents, task.queries.count));
+  }
+  floats = RoundUp(floats, 16);
   float* scratch = exec.arena->Allocate<float>(floats * exec.pool->threads_count());
-  exec.pool->ParallelFor(mla.heads, 1, [&](int64_t begin, int64_t end, int worker) {
-    for (int64_t head = begin; head < end; ++head) {
-      PrefillHead(exec, mla, p, latents, queries, head, scratch + worker * floats).Run();
+  const int64_t count = std::ssize(tasks) * mla.heads;
+  exec.pool->ParallelFor(count, 1, [&](int64_t begin, int64_t end, int worker) {
+    for (int64_t i = begin; i < end; ++i) {
+      const MlaPrefillTask& task = tasks[static_cast<size_t>(i / mla.heads)];
+      PrefillHead(exec, mla, p, task.latents, task.queries, i % mla.heads,
+                  scratch + worker * floats)
+          .Run();
     }
   });
 }

@@ -1,25 +1,31 @@
 #include "ops/rows.h"
 
+#include <algorithm>
+
+#include "ops/gradients.h"
 #include "ops/make_rows.h"
+#include "tensor/number_formats.h"
 
 namespace k3::ops {
 
 RowSet NormRows(const ExecContext& ctx, const float* x, int64_t count, std::span<const float> w,
-                float eps) {
+                float eps, float* normed) {
   const int64_t n = static_cast<int64_t>(w.size());
-  float* normed = ctx.arena->Allocate<float>(count * n);
+  if (normed == nullptr) normed = ctx.arena->Allocate<float>(count * n);
   return MakeRows(ctx, count, n, [&](int64_t t, float* split) {
     ctx.kernels->elementwise.rms_norm(x + t * n, w.data(), n, eps, normed + t * n);
     ctx.kernels->linear.split_row(normed + t * n, n, split);
   });
 }
 
-RowSet SituRows(const ExecContext& ctx, float* gate, const float* up, int64_t count, int64_t n,
-                SituOptions options) {
+RowSet SituRows(const ExecContext& ctx, const float* gate, const float* up, int64_t count,
+                int64_t n, SituOptions options, float* y) {
   return MakeRows(ctx, count, n, [&](int64_t t, float* split) {
+    float* row = y + t * n;
     ctx.kernels->elementwise.situ(gate + t * n, up + t * n, n, options.beta, options.linear_beta,
-                                  gate + t * n);
-    ctx.kernels->linear.split_row(gate + t * n, n, split);
+                                  row);
+    if (options.mxfp8) FakeQuantMxfp8Row({row, static_cast<size_t>(n)}, row);
+    ctx.kernels->linear.split_row(row, n, split);
   });
 }
 
@@ -62,6 +68,77 @@ void MixSources(const ExecContext& ctx, std::span<const float* const> sources,
       kernel.weighted_sum(rows, p, sources_count, n, y + t * n);
     }
   });
+}
+
+namespace {
+
+/// One row of MixNormBackward. `rows` and `drows` [count] point at the row in every source; `h` and
+/// `dh` [n] and `p`, `score_gradient` [count] are scratch.
+struct MixNormRow {
+  const float** rows;
+  float** drows;
+  int64_t count;
+  float *h, *dh, *p, *score_gradient;
+};
+
+void BackwardRow(const kernels::KernelTable& kernel, const MixNorm& f, const MixNormRow& row,
+                 const float* dx, float* dnorm, float* dmix) {
+  const auto& e = kernel.elementwise;
+  const int64_t n = static_cast<int64_t>(f.norm.size());
+  if (f.mix.empty()) {
+    kernel.backward.rms_norm(row.rows[0], f.norm.data(), dx, n, f.eps, row.dh, dnorm);
+    e.add(row.dh, n, row.drows[0]);
+    return;
+  }
+  for (int64_t s = 0; s < row.count; ++s) {
+    row.p[s] = e.mix_score(row.rows[s], f.mix.data(), n, f.eps);
+  }
+  float max = 0, sum = 0, mean = 0;
+  e.exp_block(row.p, row.count, 1.0f, &max, &sum);
+  for (int64_t s = 0; s < row.count; ++s) row.p[s] /= sum;
+  e.weighted_sum(row.rows, row.p, row.count, n, row.h);
+  kernel.backward.rms_norm(row.h, f.norm.data(), dx, n, f.eps, row.dh, dnorm);
+  for (int64_t s = 0; s < row.count; ++s) {
+    row.score_gradient[s] = e.dot(row.dh, row.rows[s], n);
+    mean += row.p[s] * row.score_gradient[s];
+  }
+  for (int64_t s = 0; s < row.count; ++s) {
+    kernel.backward.mix_source(row.rows[s], f.mix.data(), row.dh, n, f.eps, row.p[s],
+                               row.p[s] * (row.score_gradient[s] - mean), row.drows[s], dmix);
+  }
+}
+
+}  // namespace
+
+void MixNormBackward(const ExecContext& ctx, const MixNorm& forward, int64_t count, const float* dx,
+                     const MixNormGradients& gradients) {
+  ArenaScope scope(*ctx.arena);
+  const int64_t n = static_cast<int64_t>(forward.norm.size()),
+                width = forward.mix.empty() ? n : 2 * n;
+  const int64_t sources = std::ssize(forward.sources), threads = ctx.pool->threads_count();
+  const float** rows = ctx.arena->Allocate<const float*>(sources * threads);
+  float** drows = ctx.arena->Allocate<float*>(sources * threads);
+  float* scratch = ctx.arena->Allocate<float>(2 * (n + sources) * threads);
+  float* sums = ctx.arena->Allocate<float>(width);  // of the norm, then of the mix
+  std::fill_n(sums, width, 0.0f);
+  SumOverRows(
+      ctx, count, width,
+      [&](int64_t begin, int64_t end, float* partial, int worker) {
+        float* own = scratch + worker * 2 * (n + sources);
+        const MixNormRow row{
+            rows + worker * sources, drows + worker * sources, sources, own, own + n, own + 2 * n,
+            own + 2 * n + sources};
+        for (int64_t t = begin; t < end; ++t) {
+          for (int64_t s = 0; s < sources; ++s) {
+            row.rows[s] = forward.sources[static_cast<size_t>(s)] + t * n;
+            row.drows[s] = gradients.sources[static_cast<size_t>(s)] + t * n;
+          }
+          BackwardRow(*ctx.kernels, forward, row, dx + t * n, partial, partial + n);
+        }
+      },
+      sums);
+  ctx.kernels->elementwise.add(sums, n, gradients.norm.data());
+  if (!forward.mix.empty()) ctx.kernels->elementwise.add(sums + n, n, gradients.mix.data());
 }
 
 }  // namespace k3::ops

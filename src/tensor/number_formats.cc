@@ -6,6 +6,28 @@
 #include "base/check.h"
 
 namespace k3 {
+namespace {
+
+/// The bits of the largest magnitude: those of floats that are not negative are in their order.
+uint32_t LargestBits(const float* x, int64_t count) {
+  uint32_t largest = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    largest = std::max(largest, std::bit_cast<uint32_t>(x[i]) & 0x7FFFFFFF);
+  }
+  return largest;
+}
+
+/// The E8M0 byte of the smallest power of two that brings a magnitude with these bits to at most
+/// (1 + mantissa / 2^23) 2^exponent; at least 0, and never 255 because float32 ends before.
+uint32_t CeilScale(uint32_t largest, int exponent, uint32_t mantissa) {
+  const int above = (largest & 0x7FFFFF) > mantissa ? 1 : 0;
+  return static_cast<uint32_t>(std::max(static_cast<int>(largest >> 23) - exponent + above, 0));
+}
+
+/// 1 / E8m0ToFloat(scale) for a scale of at most 253.
+float InverseScale(uint32_t scale) { return std::bit_cast<float>((254 - scale) << 23); }
+
+}  // namespace
 
 float HalfToFloat(uint16_t bits) {
   const uint32_t sign = uint32_t{bits} >> 15 << 31;
@@ -46,6 +68,58 @@ void PackMxfp4Row(std::span<const float> row, uint8_t* codes, uint8_t* scales) {
       const size_t at = block * kMxfp4BlockSize + i;
       codes[at / 2] =
           static_cast<uint8_t>(codes[at / 2] | (at % 2 == 0 ? signed_code : signed_code << 4));
+    }
+  }
+}
+
+void QuantizeMxfp4Row(std::span<const float> row, Mxfp4ScaleRule rule, uint8_t* codes,
+                      uint8_t* scales) {
+  K3_CHECK(row.size() % kMxfp4BlockSize == 0, "MXFP4 rows are whole blocks of 32");
+  for (size_t block = 0; block < row.size() / kMxfp4BlockSize; ++block) {
+    const float* x = row.data() + block * kMxfp4BlockSize;
+    uint8_t* out = codes + block * kMxfp4BlockSize / 2;
+    const uint32_t largest = LargestBits(x, kMxfp4BlockSize);
+    if (largest == 0) {
+      scales[block] = 127;
+      std::fill_n(out, kMxfp4BlockSize / 2, uint8_t{0});
+      continue;
+    }
+    // 6 is 1.5 x 2^2; the floor rule takes any mantissa.
+    const uint32_t scale =
+        CeilScale(largest, 2, rule == Mxfp4ScaleRule::kCeil ? 0x400000u : 0x7FFFFFu);
+    const float inverse = InverseScale(scale);
+    int32_t code[kMxfp4BlockSize];
+    for (int64_t i = 0; i < kMxfp4BlockSize; ++i) {
+      const float a = std::fabs(x[i]) * inverse;
+      // How many midpoints lie below; one that is met belongs to the even code.
+      const int32_t magnitude = int32_t{a > 0.25f} + int32_t{a >= 0.75f} + int32_t{a > 1.25f} +
+                                int32_t{a >= 1.75f} + int32_t{a > 2.5f} + int32_t{a >= 3.5f} +
+                                int32_t{a > 5.0f};
+      const auto sign = static_cast<int32_t>(std::bit_cast<uint32_t>(x[i]) >> 31 << 3);
+      code[i] = magnitude | sign;
+    }
+    for (int64_t i = 0; i < kMxfp4BlockSize / 2; ++i) {
+      out[i] = static_cast<uint8_t>(code[2 * i] | code[2 * i + 1] << 4);
+    }
+    scales[block] = static_cast<uint8_t>(scale);
+  }
+}
+
+void FakeQuantMxfp8Row(std::span<const float> x, float* y) {
+  const int64_t count = std::ssize(x);
+  for (int64_t begin = 0; begin < count; begin += kMxfp4BlockSize) {
+    const int64_t n = std::min(kMxfp4BlockSize, count - begin);
+    // 448 is 1.75 x 2^8.
+    const uint32_t byte = CeilScale(LargestBits(x.data() + begin, n), 8, 0x600000u);
+    const float inverse = InverseScale(byte);
+    const float scale = E8m0ToFloat(static_cast<uint8_t>(byte));
+    for (int64_t i = begin; i < begin + n; ++i) {
+      const float a = std::fabs(x[i]) * inverse;
+      // Three bits behind the leading one, 2^-9 below 2^-6. Adding 1.5 x 2^23 such steps leaves
+      // no room for smaller digits, and the addition rounds to nearest, ties to even.
+      const uint32_t exponent = std::max(std::bit_cast<uint32_t>(a) >> 23, 121u);
+      const float shift = std::bit_cast<float>((exponent + 20) << 23 | 0x400000u);
+      y[i] = std::copysign((a + shift - shift) * scale, x[i]);
     }
   }
 }

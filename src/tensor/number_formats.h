@@ -42,4 +42,21 @@ void UnpackMxfp4Row(const uint8_t* codes, const uint8_t* scales, std::span<float
 /// larger magnitude. `row` [count], codes [count / 2], scales [count / 32].
 void PackMxfp4Row(std::span<const float> row, uint8_t* codes, uint8_t* scales);
 
+/// How training chooses the scale of a block whose largest magnitude is amax.
+enum class Mxfp4ScaleRule : uint8_t {
+  kFloor,  // 2^(floor(log2 amax) - 2): amax / scale in [4, 8), what is above 6 is clipped
+  kCeil,   // the smallest power of two with amax / scale <= 6: nothing is clipped
+};
+
+/// Packs one row to the nearest code, ties to the code whose last bit is 0. Scales are limited to
+/// 2^-127 .. 2^127; a block of zeros has codes 0 and the scale 1. `row` [count] finite, count a
+/// multiple of 32, codes [count / 2], scales [count / 32].
+void QuantizeMxfp4Row(std::span<const float> row, Mxfp4ScaleRule rule, uint8_t* codes,
+                      uint8_t* scales);
+
+/// What a row is after a round trip through MXFP8: E4M3 elements (largest 448), one E8M0 scale for
+/// 32 of them, the smallest power of two with amax / scale <= 448; nearest, ties to even. x [count]
+/// finite, y [count] may be x; the last block may be short.
+void FakeQuantMxfp8Row(std::span<const float> x, float* y);
+
 }  // namespace k3

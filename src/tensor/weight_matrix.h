@@ -46,4 +46,13 @@ struct WeightMatrix {
   }
 };
 
+/// Where the gradient of a matrix is added up: float32, row-major [rows, cols]. Does not own.
+struct GradientMatrix {
+  float* data = nullptr;
+  int64_t rows = 0;
+  int64_t cols = 0;
+
+  bool empty() const { return data == nullptr; }
+};
+
 }  // namespace k3

@@ -190,12 +190,23 @@ std::string ForTerminal(std::string_view text) {
   return safe + stream.Finish();
 }
 
-void CatchInterrupt() {
+namespace {
+
+void CatchSignal(int signal) {
   struct sigaction action{};
   action.sa_handler = OnInterrupt;
-  // The default comes back at once, so that a second Ctrl-C ends a pass that takes minutes.
+  // The default comes back at once, so that a second one ends a pass that takes minutes.
   action.sa_flags = SA_RESETHAND | SA_RESTART;
-  sigaction(SIGINT, &action, nullptr);
+  sigaction(signal, &action, nullptr);
+}
+
+}  // namespace
+
+void CatchInterrupt() { CatchSignal(SIGINT); }
+
+void CatchTermination() {
+  CatchSignal(SIGINT);
+  CatchSignal(SIGTERM);
 }
 
 bool WasInterrupted() { return interrupted != 0; }

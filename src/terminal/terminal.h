@@ -85,6 +85,8 @@ std::string ForTerminal(std::string_view text);
 
 /// From now on the first Ctrl-C only raises WasInterrupted; a second one ends the process.
 void CatchInterrupt();
+/// The same for Ctrl-C and SIGTERM, for work that saves before it ends.
+void CatchTermination();
 bool WasInterrupted();
 
 /// While one lives, the first Ctrl-C raises WasInterrupted, and a second one ends the process with

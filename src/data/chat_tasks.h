@@ -1,0 +1,85 @@
+#pragma once
+// TaskGenerator: small conversations with one right answer, to train on and to be asked later.
+//
+//   TaskGenerator generator(seed, TaskSplit::kTraining);
+//   const ChatTask task = generator.Make(n);
+//   file << TaskLine(task);                             // a line for AddChatFile
+//   JsonValue prompt = TaskPrompt(task, TaskTurn::kAnswer);   // what to ask: task.answer is right
+//
+// The kinds: sums and differences of numbers from 0 to 999, worked out digit by digit in the
+// reasoning; copying, reversing and sorting 3 to 8 words; finding the number of one of 2 to 32
+// names; calling one of four declared tools with 1 to 3 typed arguments and telling its result.
+//
+// Nothing held out occurs in training, whatever the seeds: a hash of what a task is about decides
+// to which split it belongs, about one in ten being held out. It is about the same whoever is
+// first of two operands, whether they are added or subtracted, and in whatever order and to what
+// end words are given; of a look-up every pair of name and number in the list is in the split; of
+// a tool it is the tool and its arguments.
+//
+// Task n depends on (seed, split, kinds, n) alone. Plain values; any thread. Nothing fails.
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "config/json.h"
+#include "text/chat_request.h"
+
+namespace k3 {
+
+enum class TaskKind { kSum, kDifference, kCopy, kReverse, kSort, kLookUp, kToolCall };
+inline constexpr TaskKind kTaskKinds[] = {
+    TaskKind::kSum,  TaskKind::kDifference, TaskKind::kCopy,    TaskKind::kReverse,
+    TaskKind::kSort, TaskKind::kLookUp,     TaskKind::kToolCall};
+
+/// sum, difference, copy, reverse, sort, look-up or tool-call.
+std::string_view TaskKindName(TaskKind kind);
+std::optional<TaskKind> ParseTaskKind(std::string_view name);
+
+enum class TaskSplit { kTraining, kHeldOut };
+
+struct ChatTask {
+  TaskKind kind = TaskKind::kSum;
+  /// What it is about, in the one form whose hash decides the split.
+  std::string subject;
+  /// A request with all its messages, the assistant's included; the last is the assistant's answer.
+  JsonValue request;
+  /// The content of the last message: what an exact match compares with.
+  std::string answer;
+  /// With kToolCall: the call that the assistant's first message makes.
+  std::optional<ToolCall> call;
+};
+
+/// Where a model is asked to go on.
+enum class TaskTurn {
+  kFirst,   // at the assistant's first message: the call of kToolCall, of others the answer
+  kAnswer,  // at the last message: the answer
+};
+
+/// The request up to that turn.
+JsonValue TaskPrompt(const ChatTask& task, TaskTurn turn);
+
+/// The request as one line of JSON, its end included, with the members `task` and `answer` added,
+/// which shape no prompt.
+std::string TaskLine(const ChatTask& task);
+
+/// The split of a subject.
+TaskSplit SplitOfSubject(std::string_view subject);
+
+class TaskGenerator {
+ public:
+  TaskGenerator(uint64_t seed, TaskSplit split, std::span<const TaskKind> kinds = kTaskKinds);
+
+  /// Task number n, at least 0; each of the kinds is equally likely.
+  ChatTask Make(int64_t n) const;
+
+ private:
+  uint64_t seed_;
+  TaskSplit split_;
+  std::vector<TaskKind> kinds_;
+};
+
+}  // namespace k3

@@ -1,0 +1,382 @@
+#include "data/chat_tasks.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <regex>
+#include <set>
+#include <sstream>
+
+#include "data/fnv1a.h"
+#include "data/task_json.h"
+#include "text/xtml_renderer.h"
+
+namespace k3 {
+namespace {
+
+const JsonValue& Message(const ChatTask& task, size_t index) {
+  return (*task.request.Find("messages")->items())[index];
+}
+std::string StringOf(const JsonValue& object, std::string_view name) {
+  const JsonValue* value = object.Find(name);
+  return value == nullptr ? "" : *value->string();
+}
+std::string Question(const ChatTask& task) { return StringOf(Message(task, 0), "content"); }
+
+std::vector<std::string> SplitText(const std::string& text, char at) {
+  std::vector<std::string> parts;
+  std::istringstream stream(text);
+  for (std::string part; std::getline(stream, part, at);) parts.push_back(part);
+  return parts;
+}
+std::string JoinText(const std::vector<std::string>& parts) {
+  std::string joined;
+  for (const std::string& part : parts) joined += (joined.empty() ? "" : " ") + part;
+  return joined;
+}
+std::vector<int64_t> NumbersIn(const std::string& text) {
+  std::vector<int64_t> numbers;
+  bool before = false;
+  for (const char c : text) {
+    const bool digit = c >= '0' && c <= '9';
+    if (digit && !before) numbers.push_back(0);
+    if (digit) numbers.back() = numbers.back() * 10 + (c - '0');
+    before = digit;
+  }
+  return numbers;
+}
+std::vector<std::string> WordsAsked(const ChatTask& task) {
+  const std::string question = Question(task);
+  return SplitText(question.substr(question.find(": ") + 2), ' ');
+}
+
+/// The operands of "Take 5 away from 7" stand the other way round.
+std::array<int64_t, 2> Operands(const ChatTask& task) {
+  std::vector<int64_t> numbers = NumbersIn(Question(task));
+  EXPECT_EQ(numbers.size(), 2) << Question(task);
+  if (Question(task).starts_with("Take")) std::swap(numbers[0], numbers[1]);
+  return {numbers[0], numbers[1]};
+}
+
+/// Every "a + b - c = d" of the reasoning holds, and the last digits of the results, the last of
+/// them whole, are the result without its sign.
+void CheckReasoning(const ChatTask& task, int64_t result) {
+  std::string reasoning = StringOf(Message(task, 1), "reasoning_content");
+  const std::string end = fmt::format(". So {}.", result);
+  ASSERT_TRUE(reasoning.ends_with(end)) << reasoning;
+  reasoning.resize(reasoning.size() - end.size());
+  if (const size_t turned = reasoning.find(": "); turned != std::string::npos) {
+    EXPECT_LT(result, 0);
+    reasoning = reasoning.substr(turned + 2);
+  }
+  int64_t assembled = 0;
+  int64_t place = 1;
+  for (const std::string& step : SplitText(reasoning, ',')) {
+    const std::vector<std::string> words = SplitText(step, ' ');
+    std::vector<std::string> parts;
+    std::ranges::copy_if(words, std::back_inserter(parts),
+                         [](const auto& s) { return !s.empty(); });
+    ASSERT_TRUE(parts.size() == 5 || parts.size() == 7) << step;
+    int64_t value = std::stoll(parts[0]);
+    for (size_t i = 1; i + 2 < parts.size(); i += 2) {
+      value += (parts[i] == "+" ? 1 : -1) * std::stoll(parts[i + 1]);
+    }
+    EXPECT_EQ(value, std::stoll(parts.back())) << step;
+    assembled = assembled % place + value * place;
+    place *= 10;
+  }
+  EXPECT_EQ(assembled, std::abs(result)) << reasoning;
+}
+
+/// The pairs of name and number of a look-up.
+std::map<std::string, std::string> Pairs(const ChatTask& task) {
+  std::map<std::string, std::string> pairs;
+  for (const std::string& line : SplitText(Question(task), '\n')) {
+    if (line.empty()) break;
+    const size_t colon = line.find(": ");
+    EXPECT_TRUE(pairs.emplace(line.substr(0, colon), line.substr(colon + 2)).second) << line;
+  }
+  return pairs;
+}
+
+std::string AnswerOfTool(const std::string& name, const JsonValue& arguments,
+                         const JsonValue& result, const std::string& question) {
+  const auto integer = [](const JsonValue& object, std::string_view key) {
+    return *object.Find(key)->integer();
+  };
+  if (name == "get_weather") {
+    return fmt::format("In {} it is {} and {} degrees.", StringOf(arguments, "city"),
+                       StringOf(result, "sky"), integer(result, "degrees"));
+  }
+  if (name == "multiply") {
+    const int64_t a = integer(arguments, "a");
+    const int64_t b = integer(arguments, "b");
+    EXPECT_EQ(integer(result, "product"), a * b);
+    EXPECT_EQ(NumbersIn(question), (std::vector<int64_t>{a, b}));
+    return fmt::format("{} times {} is {}.", a, b, a * b);
+  }
+  if (name == "set_alarm") {
+    EXPECT_EQ(NumbersIn(question),
+              (std::vector<int64_t>{integer(arguments, "hour"), integer(arguments, "minute")}));
+    const bool every_day = question.ends_with(" every day.");
+    EXPECT_EQ(*arguments.Find("every_day")->boolean(), every_day);
+    return fmt::format("Alarm {} is set for {:02}:{:02}{}.", integer(result, "alarm"),
+                       integer(arguments, "hour"), integer(arguments, "minute"),
+                       every_day ? " every day" : "");
+  }
+  EXPECT_EQ(name, "to_metres");
+  const std::map<std::string, std::pair<std::string, double>> units = {
+      {"inch", {"inches", 0.0254}},
+      {"foot", {"feet", 0.3048}},
+      {"yard", {"yards", 0.9144}},
+      {"kilometre", {"kilometres", 1000}},
+      {"mile", {"miles", 1609.344}}};
+  const auto& [many, metres] = units.at(StringOf(arguments, "unit"));
+  const double value = *arguments.Find("value")->fraction();
+  // The product here has two roundings, the task's one.
+  EXPECT_NEAR(*result.Find("metres")->number(), value * metres, 1e-9 * value * metres);
+  const std::string length = fmt::format("{} {}", value, many);
+  EXPECT_NE(question.find(length), std::string::npos) << question;
+  return fmt::format("{} are {} metres.", length, DumpJson(*result.Find("metres")));
+}
+
+void CheckToolCall(const ChatTask& task) {
+  const ToolCall& call = *task.call;
+  ASSERT_EQ(task.request.Find("messages")->items()->size(), 4);
+  EXPECT_TRUE(call.arguments.size() >= 1 && call.arguments.size() <= 3);
+  EXPECT_EQ(StringOf(Message(task, 2), "tool_call_id"), *call.id);
+  // The call is declared, with these arguments of these types and no others.
+  const std::map<std::string, std::string> types = {{"string", "\""}, {"boolean", "tf"}};
+  bool declared = false;
+  ASSERT_EQ(task.request.Find("tools")->items()->size(), 4);
+  for (const JsonValue& tool : *task.request.Find("tools")->items()) {
+    const JsonValue& function = *tool.Find("function");
+    if (StringOf(function, "name") != call.name) continue;
+    declared = true;
+    const JsonValue::Members& properties =
+        *function.Find("parameters")->Find("properties")->members();
+    ASSERT_EQ(properties.size(), call.arguments.size());
+    for (size_t i = 0; i < properties.size(); ++i) {
+      EXPECT_EQ(properties[i].first, call.arguments[i].first);
+      const std::string type = StringOf(properties[i].second, "type");
+      const JsonValue& value = call.arguments[i].second;
+      EXPECT_TRUE(type == "string"    ? value.string() != nullptr
+                  : type == "boolean" ? value.boolean() != nullptr
+                  : type == "integer" ? value.integer() != nullptr
+                                      : type == "number" && value.fraction() != nullptr)
+          << type << " " << value.Describe();
+    }
+  }
+  EXPECT_TRUE(declared);
+  const Result<JsonValue> result = ParseJson(StringOf(Message(task, 2), "content"), "result");
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(task.answer,
+            AnswerOfTool(call.name, JsonValue(call.arguments), *result, Question(task)));
+}
+
+/// Works the answer out again from what is asked.
+void CheckAnswer(const ChatTask& task) {
+  switch (task.kind) {
+    case TaskKind::kSum:
+    case TaskKind::kDifference: {
+      const auto [a, b] = Operands(task);
+      EXPECT_TRUE(a >= 0 && a <= 999 && b >= 0 && b <= 999);
+      const int64_t result = task.kind == TaskKind::kSum ? a + b : a - b;
+      EXPECT_EQ(task.answer, std::to_string(result)) << Question(task);
+      CheckReasoning(task, result);
+      return;
+    }
+    case TaskKind::kCopy:
+    case TaskKind::kReverse:
+    case TaskKind::kSort: {
+      std::vector<std::string> words = WordsAsked(task);
+      EXPECT_TRUE(words.size() >= 3 && words.size() <= 8) << Question(task);
+      if (task.kind == TaskKind::kReverse) std::ranges::reverse(words);
+      if (task.kind == TaskKind::kSort) std::ranges::sort(words);
+      EXPECT_EQ(task.answer, JoinText(words)) << Question(task);
+      return;
+    }
+    case TaskKind::kLookUp: {
+      const std::map<std::string, std::string> pairs = Pairs(task);
+      EXPECT_TRUE(pairs.size() >= 2 && pairs.size() <= 32);
+      std::string name = Question(task).substr(Question(task).find("\n\n") + 2);
+      static const std::regex kAsked("(?:of|does|up) ([a-z]+)");
+      std::smatch match;
+      ASSERT_TRUE(std::regex_search(name, match, kAsked)) << name;
+      EXPECT_EQ(task.answer, pairs.at(match[1]));
+      return;
+    }
+    case TaskKind::kToolCall:
+      CheckToolCall(task);
+  }
+}
+
+/// The subject in its one form, from what is asked: of both orders of two operands, of every order
+/// of words, and of every pair of a look-up.
+std::vector<std::string> Subjects(const ChatTask& task) {
+  if (task.kind == TaskKind::kLookUp) {
+    std::vector<std::string> subjects;
+    for (const auto& [name, number] : Pairs(task)) {
+      subjects.push_back(fmt::format("pair {} {}", name, number));
+    }
+    return subjects;
+  }
+  if (task.kind == TaskKind::kSum || task.kind == TaskKind::kDifference) {
+    const auto [a, b] = Operands(task);
+    return {fmt::format("numbers {} {}", std::min(a, b), std::max(a, b))};
+  }
+  if (task.kind == TaskKind::kToolCall) {
+    if (task.call->name != "multiply") return {task.subject};
+    std::vector<int64_t> numbers = NumbersIn(Question(task));
+    std::ranges::sort(numbers);
+    return {fmt::format("multiply {} {}", numbers[0], numbers[1])};
+  }
+  std::vector<std::string> words = WordsAsked(task);
+  std::ranges::sort(words);
+  return {"words " + JoinText(words)};
+}
+
+TEST(ChatTasksTest, TasksParseAndRenderAndAnswersAreRight) {
+  for (const TaskSplit split : {TaskSplit::kTraining, TaskSplit::kHeldOut}) {
+    const TaskGenerator generator(5, split);
+    std::map<TaskKind, int> counts;
+    for (int64_t n = 0; n < 3500; ++n) {
+      const ChatTask task = generator.Make(n);
+      SCOPED_TRACE(TaskLine(task));
+      ++counts[task.kind];
+      CheckAnswer(task);
+      const std::vector<std::string> subjects = Subjects(task);
+      EXPECT_NE(std::ranges::find(subjects, task.subject), subjects.end()) << task.subject;
+      for (const std::string& subject : subjects) EXPECT_EQ(SplitOfSubject(subject), split);
+      const JsonValue::Items& messages = *task.request.Find("messages")->items();
+      EXPECT_EQ(StringOf(messages.back(), "role"), "assistant");
+      EXPECT_EQ(StringOf(messages.back(), "content"), task.answer);
+      const Result<JsonValue> line = ParseJson(TaskLine(task), "line");
+      ASSERT_TRUE(line.ok()) << line.status().ToString();
+      EXPECT_EQ(StringOf(*line, "answer"), task.answer);
+      EXPECT_EQ(StringOf(*line, "task"), TaskKindName(task.kind));
+      const Result<ChatRequest> request = ParseChatRequest(*line, "line");
+      ASSERT_TRUE(request.ok()) << request.status().ToString();
+      EXPECT_TRUE(RenderXtml(*request).ok());
+      if (HasFailure()) return;
+    }
+    // Each kind is drawn with a chance of 1 in 7: 500 of 3500, with a deviation of 21.
+    for (const TaskKind kind : kTaskKinds) EXPECT_NEAR(counts[kind], 500, 100);
+  }
+}
+
+/// What must not stand in both splits, read from the conversation alone.
+std::set<std::string> Contents(const ChatTask& task) {
+  switch (task.kind) {
+    case TaskKind::kSum:
+    case TaskKind::kDifference: {
+      const auto [a, b] = Operands(task);
+      return {fmt::format("{} {}", std::min(a, b), std::max(a, b))};
+    }
+    case TaskKind::kCopy:
+    case TaskKind::kReverse:
+    case TaskKind::kSort: {
+      std::vector<std::string> words = WordsAsked(task);
+      std::ranges::sort(words);
+      return {JoinText(words)};
+    }
+    case TaskKind::kLookUp: {
+      std::set<std::string> contents;
+      for (const auto& [name, number] : Pairs(task)) contents.insert(name + " = " + number);
+      return contents;
+    }
+    case TaskKind::kToolCall:
+      break;
+  }
+  std::vector<std::string> arguments;
+  for (const auto& [key, value] : task.call->arguments) arguments.push_back(DumpJson(value));
+  if (task.call->name == "multiply") std::ranges::sort(arguments);
+  return {task.call->name + " " + JoinText(arguments)};
+}
+
+TEST(ChatTasksTest, NothingHeldOutOccursInTraining) {
+  // 100,000 tasks, of two seeds a split; a seed shared by both must not matter.
+  std::set<std::string> contents[2];
+  for (const bool held_out : {false, true}) {
+    for (const uint64_t seed : {uint64_t{7}, uint64_t{8} + (held_out ? 1 : 0)}) {
+      const TaskGenerator generator(seed, held_out ? TaskSplit::kHeldOut : TaskSplit::kTraining);
+      for (int64_t n = 0; n < 25'000; ++n) contents[held_out].merge(Contents(generator.Make(n)));
+    }
+  }
+  EXPECT_GT(contents[0].size(), 40'000);
+  EXPECT_GT(contents[1].size(), 10'000);
+  for (const std::string& one : contents[1]) {
+    ASSERT_FALSE(contents[0].contains(one)) << one << " is in both splits";
+  }
+}
+
+TEST(ChatTasksTest, OneInTenIsHeldOut) {
+  int64_t held_out = 0;
+  int64_t even = 0;  // of those: that the sum of the operands' digits is even
+  for (int64_t a = 0; a < 400; ++a) {
+    for (int64_t b = a; b < 400; ++b) {
+      if (SplitOfSubject(fmt::format("numbers {} {}", a, b)) != TaskSplit::kHeldOut) continue;
+      ++held_out;
+      even += (a / 100 + a / 10 + a + b / 100 + b / 10 + b) % 2 == 0 ? 1 : 0;
+    }
+  }
+  // 80,200 subjects: the deviation of a fair draw is 85 and, for the half of them, 45.
+  EXPECT_NEAR(static_cast<double>(held_out), 8020, 400);
+  EXPECT_NEAR(static_cast<double>(even), static_cast<double>(held_out) / 2, 200);
+}
+
+TEST(ChatTasksTest, DependsOnSeedSplitKindsAndNumberAlone) {
+  const TaskGenerator generator(1, TaskSplit::kTraining);
+  EXPECT_EQ(TaskLine(generator.Make(3)), TaskLine(generator.Make(3)));
+  EXPECT_NE(TaskLine(generator.Make(3)), TaskLine(generator.Make(4)));
+  EXPECT_NE(TaskLine(generator.Make(3)), TaskLine(TaskGenerator(2, TaskSplit::kTraining).Make(3)));
+  Fnv1a hash;
+  for (int64_t n = 0; n < 100; ++n) hash.AddText(TaskLine(generator.Make(n)));
+  // What a recorded experiment was trained on must stay.
+  EXPECT_EQ(hash.hash(), 16005173625757364454u);
+}
+
+TEST(ChatTasksTest, KindsCanBeChosen) {
+  for (const TaskKind kind : kTaskKinds) {
+    for (const TaskSplit split : {TaskSplit::kTraining, TaskSplit::kHeldOut}) {
+      const TaskGenerator generator(1, split, std::span(&kind, 1));
+      for (int64_t n = 0; n < 20; ++n) EXPECT_EQ(generator.Make(n).kind, kind);
+    }
+    EXPECT_EQ(ParseTaskKind(TaskKindName(kind)), kind);
+  }
+  EXPECT_EQ(ParseTaskKind("sums"), std::nullopt);
+}
+
+TEST(ChatTasksTest, PromptsEndBeforeTheAssistant) {
+  constexpr TaskKind kTool[] = {TaskKind::kToolCall};
+  const ChatTask call = TaskGenerator(1, TaskSplit::kTraining, kTool).Make(0);
+  constexpr TaskKind kSum[] = {TaskKind::kSum};
+  const ChatTask sum = TaskGenerator(1, TaskSplit::kTraining, kSum).Make(0);
+  const auto roles = [](const JsonValue& request) {
+    std::string names;
+    const Result<ChatRequest> parsed = ParseChatRequest(request, "prompt");
+    EXPECT_TRUE(parsed.ok() && parsed->add_generation_prompt);
+    for (const JsonValue& message : *request.Find("messages")->items()) {
+      names += StringOf(message, "role") + " ";
+    }
+    return names;
+  };
+  EXPECT_EQ(roles(TaskPrompt(call, TaskTurn::kFirst)), "user ");
+  EXPECT_EQ(roles(TaskPrompt(call, TaskTurn::kAnswer)), "user assistant tool ");
+  EXPECT_NE(TaskPrompt(call, TaskTurn::kFirst).Find("tools"), nullptr);
+  EXPECT_EQ(roles(TaskPrompt(sum, TaskTurn::kFirst)), "user ");
+  EXPECT_EQ(roles(TaskPrompt(sum, TaskTurn::kAnswer)), "user ");
+}
+
+TEST(ChatTasksTest, WordsAndCitiesAreAllDifferent) {
+  for (const auto list : {tasks::Words(), tasks::Cities()}) {
+    EXPECT_EQ(std::set(list.begin(), list.end()).size(), list.size());
+  }
+  EXPECT_GE(tasks::Words().size(), 32) << "a look-up draws so many different ones";
+}
+
+}  // namespace
+}  // namespace k3

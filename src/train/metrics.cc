@@ -1,0 +1,90 @@
+#include "train/metrics.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/limits.h"
+
+namespace k3::train {
+namespace {
+
+constexpr std::array<const char*, 5> kGroupNames = {"per_head", "matrix", "expert", "table",
+                                                    "other"};
+
+/// The step of a line, or nothing when it is no whole line of ours.
+std::optional<int64_t> StepOfLine(const std::string& line) {
+  const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
+  if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) {
+    return std::nullopt;
+  }
+  return json["step"].get<int64_t>();
+}
+
+}  // namespace
+
+std::string FormatMetrics(const StepMetrics& m) {
+  nlohmann::ordered_json json;
+  json["step"] = m.step;
+  json["tokens"] = m.tokens;
+  json["loss"] = m.loss;
+  json["val_loss"] = m.val_loss.has_value() ? nlohmann::ordered_json(*m.val_loss) : nullptr;
+  json["learning_rate"] = m.learning_rate;
+  json["gradient_norm"] = m.gradient_norm;
+  json["quantised"] = m.quantised;
+  json["tokens_per_s"] = m.tokens_per_s;
+  json["gemm_share"] = m.gemm_share;
+  json["clipped_heads"] = m.clipped_heads;
+  for (size_t i = 0; i < kGroupNames.size(); ++i) {
+    json["update_rms"][kGroupNames[i]] = m.update_rms[i];
+  }
+  json["balance"] = nlohmann::ordered_json::array();
+  for (const LayerBalance& layer : m.balance) {
+    json["balance"].push_back({{"layer", layer.layer},
+                               {"max_violation", layer.max_violation},
+                               {"dead_experts", layer.dead_experts},
+                               {"bias_min", layer.bias_min},
+                               {"bias_max", layer.bias_max}});
+  }
+  for (const LayerHealth& layer : m.health) {
+    nlohmann::ordered_json line = {
+        {"layer", layer.layer}, {"hidden_rms", layer.hidden_rms}, {"hidden_max", layer.hidden_max}};
+    if (layer.routed_rms.has_value()) line["routed_rms"] = *layer.routed_rms;
+    if (layer.routed_max.has_value()) line["routed_max"] = *layer.routed_max;
+    if (layer.log_decay_min.has_value()) line["log_decay_min"] = *layer.log_decay_min;
+    if (layer.log_decay_max.has_value()) line["log_decay_max"] = *layer.log_decay_max;
+    json["health"].push_back(line);
+  }
+  return json.dump() + "\n";
+}
+
+Result<MetricsFile> MetricsFile::Open(FileSystem& files, const std::string& path,
+                                      int64_t last_step) {
+  std::string kept;
+  if (last_step > 0 && files.Exists(path)) {
+    K3_TRY(const std::string text, ReadWholeFile(files, path, limits::kPromptBytesMax));
+    for (size_t begin = 0; begin < text.size();) {
+      const size_t end = text.find('\n', begin);
+      if (end == std::string::npos) break;  // a line that was never finished
+      const std::string line = text.substr(begin, end - begin);
+      const std::optional<int64_t> step = StepOfLine(line);
+      if (step.has_value() && *step <= last_step) kept += line + "\n";
+      begin = end + 1;
+    }
+  }
+  // The kept lines are whole in the new file before it takes the old one's name; it stays open.
+  const std::string partial = PartialPath(path);
+  K3_TRY(std::unique_ptr<WritableFile> file, files.Create(partial));
+  K3_RETURN_IF_ERROR(file->Append(AsBytes(kept)));
+  K3_RETURN_IF_ERROR(file->Sync());
+  K3_RETURN_IF_ERROR(files.Rename(partial, path));
+  return MetricsFile(std::move(file));
+}
+
+Status MetricsFile::Append(const StepMetrics& metrics) {
+  return file_->Append(AsBytes(FormatMetrics(metrics)));
+}
+
+Status MetricsFile::Sync() { return file_->Sync(); }
+
+}  // namespace k3::train

@@ -1,0 +1,259 @@
+#include "train/trainer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/clock.h"
+#include "base/limits.h"
+#include "checkpoint/checkpoint.h"
+#include "train/run_directory.h"
+
+namespace k3::train {
+
+Result<std::unique_ptr<Trainer>> Trainer::Create(FileSystem& files, TrainerOptions options) {
+  K3_RETURN_IF_ERROR(CheckRunDirectory(files, options.out_dir, options.resume));
+  K3_TRY(const Tokenizer tokenizer, OpenTrainingTokenizer(files, options.config.data.tokenizer_dir,
+                                                          options.config.model.vocab_size));
+  K3_TRY(TrainingData data, LoadTrainingData(files, tokenizer, options.config));
+  const PackingOptions packing{.sequence_length = options.config.sequence_length,
+                               .seed = options.config.seed};
+  // Looked at before the parameters are allocated: a corpus may be too short.
+  const Result<PackedBatches> enough = PackedBatches::Create(data.training, packing);
+  K3_RETURN_IF_ERROR(enough.status());
+  std::unique_ptr<Trainer> trainer(new Trainer(files, std::move(options), std::move(data)));
+  K3_RETURN_IF_ERROR(trainer->Start());
+  return trainer;
+}
+
+Trainer::Trainer(FileSystem& files, TrainerOptions options, TrainingData data)
+    : files_(files),
+      options_(std::move(options)),
+      data_(std::move(data)),
+      pool_(options_.threads_count),
+      kernels_(kernels::Kernels(options_.target)),
+      tape_(options_.config.tape),
+      set_(options_.config.model),
+      optimizer_(&pool_, &kernels_, options_.config.optimizer, &set_),
+      balancer_(options_.config.balancing, options_.config.sign_step, &set_),
+      schedule_(options_.config.learning_rate, options_.config.min_learning_rate_share,
+                options_.config.steps) {}
+
+model::ForwardContext Trainer::Context() {
+  const bool mxfp8 = options_.config.quantisation.mxfp8_inputs && set_.rounding().quantize_experts;
+  return {.exec = {&pool_, &arena_, &kernels_}, .tape = &tape_, .mxfp8_expert_inputs = mxfp8};
+}
+
+Status Trainer::Start() {
+  const TrainingConfig& config = options_.config;
+  if (config.quantisation.from_step.has_value()) {
+    K3_RETURN_IF_ERROR(
+        set_.CheckRounding({.quantize_experts = true, .rule = config.quantisation.rule}));
+  }
+  K3_TRY(batches_, PackedBatches::Create(data_.training, {.sequence_length = config.sequence_length,
+                                                          .seed = config.seed}));
+  windows_ = ValidationWindows(data_.validation, config.validation.context);
+  if (config.validation.tokens_max > 0) {
+    int64_t tokens = 0;
+    size_t count = 0;
+    while (count < windows_.size() && tokens < config.validation.tokens_max) {
+      tokens += windows_[count].end - windows_[count].begin;
+      ++count;
+    }
+    windows_.resize(count);
+  }
+  if (options_.resume && HasTrainingState(files_, options_.out_dir)) {
+    K3_RETURN_IF_ERROR(Resume());
+  } else if (!options_.from_dir.empty()) {
+    K3_RETURN_IF_ERROR(LoadWeights());
+  } else {
+    set_.Initialise(&pool_, config.seed);
+  }
+  Round(IsQuantised(steps_done_ - 1));
+  return OkStatus();
+}
+
+Status Trainer::LoadWeights() {
+  K3_TRY(const Checkpoint checkpoint, Checkpoint::Open(options_.from_dir));
+  K3_TRY(const WeightStore weights, WeightStore::Bind(checkpoint, {}));
+  return set_.LoadFrom(weights).WithContext(options_.from_dir);
+}
+
+Status Trainer::Resume() {
+  K3_TRY(const RunPosition position,
+         LoadRun(files_, options_.out_dir, options_.config, &set_, &optimizer_));
+  K3_RETURN_IF_ERROR(batches_->Seek(position.packing).WithContext(options_.out_dir));
+  steps_done_ = position.steps_done;
+  saved_step_ = steps_done_;
+  return OkStatus();
+}
+
+bool Trainer::IsQuantised(int64_t step) const {
+  const std::optional<int64_t>& from = options_.config.quantisation.from_step;
+  return from.has_value() && step >= *from;
+}
+
+void Trainer::Round(bool quantised) {
+  set_.Round(&pool_, {.quantize_experts = quantised, .rule = options_.config.quantisation.rule});
+}
+
+Status Trainer::NotFinite(double loss, double norm) const {
+  return Internal(fmt::format(
+      "step {}: expected a finite loss and gradient, found a loss of {} and a gradient norm of {}; "
+      "nothing of this step was saved, {}. A lower learning_rate or clip_norm may help",
+      steps_done_ + 1, loss, norm,
+      saved_step_ >= 0
+          ? fmt::format("{} has the checkpoint of step {}", options_.out_dir, saved_step_)
+          : "and there is no checkpoint yet"));
+}
+
+Result<double> Trainer::MicroBatch(std::span<const PackedSequence> sequences, float scale) {
+  model::Batch batch;
+  std::vector<int32_t> targets;
+  const size_t length = static_cast<size_t>(options_.config.sequence_length);
+  for (const PackedSequence& sequence : sequences) {
+    for (size_t s = 0; s < sequence.segment_starts.size(); ++s) {
+      const size_t begin = static_cast<size_t>(sequence.segment_starts[s]);
+      const size_t end = s + 1 < sequence.segment_starts.size()
+                             ? static_cast<size_t>(sequence.segment_starts[s + 1])
+                             : length;
+      batch.segments.push_back({.tokens = std::span(sequence.ids).subspan(begin, end - begin)});
+    }
+    for (size_t i = 0; i < length; ++i) {
+      targets.push_back(sequence.supervised[i] != 0 ? sequence.ids[i + 1] : model::kNoTarget);
+    }
+  }
+  K3_TRY(const double loss, model::LossAndGradients(Context(), set_.config(), set_.parameters(),
+                                                    batch, targets, scale, set_.gradients()));
+  balancer_.Add(&pool_, tape_);
+  size_t at = 0;
+  const int64_t heads = set_.config().mla.heads;
+  for (const model::LayerTape& layer : tape_.layers) {
+    if (layer.mla.score_max == nullptr) continue;
+    for (int64_t head = 0; head < heads; ++head, ++at) {
+      for (int64_t t = 0; t < tape_.tokens(); ++t) {
+        largest_logits_[at] = std::max(largest_logits_[at], layer.mla.score_max[t * heads + head]);
+      }
+    }
+  }
+  return loss;
+}
+
+Result<StepMetrics> Trainer::Step() {
+  const TrainingConfig& config = options_.config;
+  std::vector<PackedSequence> sequences;
+  int64_t supervised = 0;
+  for (int64_t i = 0; i < config.batch_sequences; ++i) {
+    sequences.push_back(batches_->Next());
+    supervised += sequences.back().supervised_count;
+  }
+  StepMetrics metrics;
+  metrics.learning_rate = schedule_.At(steps_done_);
+  metrics.quantised = IsQuantised(steps_done_);
+  if (metrics.quantised != set_.rounding().quantize_experts) Round(metrics.quantised);
+  set_.ZeroGradients();
+  balancer_.Start();
+  const int64_t mla_layers = std::ranges::count(set_.config().is_mla, true);
+  largest_logits_.assign(static_cast<size_t>(mla_layers * set_.config().mla.heads), 0.0f);
+  double loss = 0;
+  const float scale = 1.0f / static_cast<float>(supervised);
+  const size_t micro = static_cast<size_t>(config.micro_batch_sequences);
+  for (size_t first = 0; first < sequences.size(); first += micro) {
+    K3_TRY(const double part, MicroBatch(std::span(sequences).subspan(first, micro), scale));
+    loss += part;
+  }
+  loss /= static_cast<double>(supervised);
+  set_.FinishGradients();
+  const OptimizerReport report = std::isfinite(loss)
+                                     ? optimizer_.Step(metrics.learning_rate, largest_logits_)
+                                     : OptimizerReport{.gradient_norm = NAN, .skipped = true};
+  if (report.skipped) return NotFinite(loss, report.gradient_norm);
+  metrics.balance = balancer_.Finish();
+  ++steps_done_;
+  Round(metrics.quantised);
+  metrics.step = steps_done_;
+  metrics.tokens = steps_done_ * config.tokens_per_step();
+  metrics.loss = loss;
+  metrics.gradient_norm = report.gradient_norm;
+  metrics.clipped_heads = report.clipped_heads;
+  std::copy(report.update_rms.begin(), report.update_rms.end(), metrics.update_rms.begin());
+  return metrics;
+}
+
+Result<double> Trainer::Validate() {
+  const int64_t tokens_max =
+      options_.config.micro_batch_sequences * options_.config.sequence_length;
+  double loss = 0;
+  int64_t predictions = 0;
+  for (size_t first = 0; first < windows_.size();) {
+    std::vector<PackedSequence> sequences;
+    int64_t tokens = 0;
+    for (; first < windows_.size() && (tokens == 0 || tokens < tokens_max); ++first) {
+      sequences.push_back(WindowSequence(data_.validation, windows_[first]));
+      tokens += std::ssize(sequences.back().ids) - 1;
+    }
+    model::Batch batch;
+    std::vector<int32_t> targets;
+    for (const PackedSequence& sequence : sequences) {
+      batch.segments.push_back({.tokens = std::span(sequence.ids).first(sequence.ids.size() - 1)});
+      for (size_t i = 0; i + 1 < sequence.ids.size(); ++i) {
+        targets.push_back(sequence.supervised[i] != 0 ? sequence.ids[i + 1] : model::kNoTarget);
+      }
+      predictions += sequence.supervised_count;
+    }
+    K3_TRY(const double part,
+           model::Loss(Context(), set_.config(), set_.parameters(), batch, targets));
+    loss += part;
+  }
+  return loss / static_cast<double>(predictions);
+}
+
+Status Trainer::Save() {
+  const RunPosition position{.steps_done = steps_done_, .packing = batches_->state()};
+  const Status saved =
+      SaveRun(files_, options_.out_dir, options_.config, position, set_, optimizer_);
+  if (!saved.ok()) {
+    return saved.WithContext(fmt::format(
+        "step {} could not be saved, {}", steps_done_,
+        saved_step_ >= 0 ? fmt::format("the checkpoint of step {} is whole", saved_step_)
+                         : "there is no checkpoint yet"));
+  }
+  saved_step_ = steps_done_;
+  return metrics_->Sync();
+}
+
+Status Trainer::Run(const TrainerHooks& hooks) {
+  const TrainingConfig& config = options_.config;
+  K3_RETURN_IF_ERROR(StartRunDirectory(files_, options_.out_dir, config, data_.validation_text));
+  K3_TRY(metrics_,
+         MetricsFile::Open(files_, JoinPath(options_.out_dir, kMetricsName), steps_done_));
+  const int64_t last = std::min(config.steps, hooks.stop_at_step.value_or(config.steps));
+  const double flops =
+      3.0 * hooks.forward_flops_per_sequence * static_cast<double>(config.batch_sequences);
+  while (steps_done_ < last) {
+    const int64_t begin_ns = MonotonicNanoseconds();
+    K3_TRY(StepMetrics metrics, Step());
+    const double seconds = SecondsBetween(begin_ns, MonotonicNanoseconds());
+    metrics.tokens_per_s = static_cast<double>(config.tokens_per_step()) / seconds;
+    if (hooks.peak_flops_per_second > 0) {
+      metrics.gemm_share = flops / seconds / hooks.peak_flops_per_second;
+    }
+    const bool stops = hooks.should_stop && hooks.should_stop();
+    const bool ends = steps_done_ == last || stops;
+    if (!windows_.empty() && (ends || steps_done_ % config.validation.every_steps == 0)) {
+      metrics.health = MeasureHealth(set_.config(), set_.parameters(), tape_);
+      K3_TRY(metrics.val_loss, Validate());
+    }
+    K3_RETURN_IF_ERROR(metrics_->Append(metrics));
+    if (hooks.on_step) hooks.on_step(metrics);
+    if (ends || steps_done_ % config.checkpoint_every_steps == 0) {
+      K3_RETURN_IF_ERROR(Save());
+      if (hooks.on_checkpoint) hooks.on_checkpoint(steps_done_);
+    }
+    if (stops) break;
+  }
+  return OkStatus();
+}
+
+}  // namespace k3::train

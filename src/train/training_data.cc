@@ -1,0 +1,76 @@
+#include "train/training_data.h"
+
+#include <fmt/format.h>
+
+#include "base/limits.h"
+#include "data/chat_tasks.h"
+#include "data/corpus_files.h"
+
+namespace k3::train {
+namespace {
+
+// Held-out tasks that a validation measures, at most.
+constexpr int64_t kValidationTasks = 200;
+
+/// Where the last `fraction` of a text begins: behind the end of a line.
+size_t HeldOutFrom(const std::string& text, double fraction) {
+  const size_t place = static_cast<size_t>(static_cast<double>(text.size()) * (1.0 - fraction));
+  const size_t newline = text.find('\n', place > 0 ? place - 1 : 0);
+  return newline == std::string::npos ? text.size() : newline + 1;
+}
+
+Status AddTexts(FileSystem& files, const Tokenizer& tokenizer, const TrainingConfig& config,
+                TrainingData& data) {
+  const bool cut = config.validation.fraction > 0 && config.validation.text_files.empty() &&
+                   config.validation.chat_files.empty();
+  const TextFileOptions options{.separator = config.data.separator};
+  for (const std::string& path : config.data.text_files) {
+    K3_TRY(std::string text, ReadWholeFile(files, path, limits::kPromptBytesMax));
+    if (cut) {
+      const size_t end = HeldOutFrom(text, config.validation.fraction);
+      data.validation_text += text.substr(end);
+      text.resize(end);
+    }
+    K3_RETURN_IF_ERROR(AddText(tokenizer, text, path, options, data.training));
+  }
+  if (data.validation_text.empty()) return OkStatus();
+  return AddText(tokenizer, data.validation_text, "the held-out text", {}, data.validation);
+}
+
+Status AddTasks(const Tokenizer& tokenizer, const TrainingConfig& config, TaskSplit split,
+                int64_t count, Corpus& corpus) {
+  const TaskGenerator generator(config.seed, split, config.data.task_kinds);
+  for (int64_t n = 0; n < count; ++n) {
+    const ChatTask task = generator.Make(n);
+    K3_RETURN_IF_ERROR(
+        AddChat(tokenizer, TaskLine(task), fmt::format("synthetic task {}", n), corpus));
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<TrainingData> LoadTrainingData(FileSystem& files, const Tokenizer& tokenizer,
+                                      const TrainingConfig& config) {
+  TrainingData data;
+  K3_RETURN_IF_ERROR(AddTexts(files, tokenizer, config, data));
+  for (const std::string& path : config.data.chat_files) {
+    K3_RETURN_IF_ERROR(AddChatFile(files, tokenizer, path, data.training));
+  }
+  for (const std::string& path : config.validation.text_files) {
+    K3_RETURN_IF_ERROR(AddTextFile(files, tokenizer, path, {}, data.validation));
+  }
+  for (const std::string& path : config.validation.chat_files) {
+    K3_RETURN_IF_ERROR(AddChatFile(files, tokenizer, path, data.validation));
+  }
+  if (config.data.tasks_count > 0) {
+    K3_RETURN_IF_ERROR(
+        AddTasks(tokenizer, config, TaskSplit::kTraining, config.data.tasks_count, data.training));
+    K3_RETURN_IF_ERROR(AddTasks(tokenizer, config, TaskSplit::kHeldOut,
+                                std::min(kValidationTasks, config.data.tasks_count),
+                                data.validation));
+  }
+  return data;
+}
+
+}  // namespace k3::train
