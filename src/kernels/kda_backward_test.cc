@@ -1,5 +1,6 @@
-// KDA's backward kernels: a chunk against the adjoint of the recurrence in float64, row kernels
-// against central differences in float64, and the same bits on every target.
+// KDA's backward kernels: a chunk against the adjoint of the recurrence in float64, the convolution
+// against plain loops, and the same bits on every target. The row kernels' values are tested with
+// the whole block (model/kda_backward_test.cc).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -229,6 +230,61 @@ TEST(KdaBackwardTest, TargetsGiveTheSameBits) {
                     SameBits(want.dg, got.dg) && SameBits(want.dv, got.dv) &&
                     SameBits(want.dbeta, got.dbeta) && SameBits(want.dstate, got.dstate))
             << SimdTargetName(target) << ", dim " << dim << ", bounded " << bounded;
+      }
+    }
+  }
+}
+
+/// Everything that the row kernels write, one after the other.
+std::vector<float> RunRowKernels(SimdTarget target, int64_t n, int64_t taps) {
+  const KdaBackwardKernels kernel = Kernels(target).kda_backward;
+  constexpr int64_t kRows = 5;
+  const std::vector<float> x = RandomFloats(n, 1), w = RandomFloats(n, 2),
+                           gate = RandomFloats(n, 3);
+  const std::vector<float> dy = RandomFloats(n, 4), weights = RandomFloats(taps * n, 5);
+  const std::vector<float> u = RandomFloats((taps - 1 + kRows) * n, 6);
+  const std::vector<float> dsum = RandomFloats((kRows + taps - 1) * n, 7);
+  std::vector<const float*> rows;
+  for (int64_t i = 0; i < taps - 1 + kRows; ++i) rows.push_back(&u[static_cast<size_t>(i * n)]);
+  std::vector<float> out(static_cast<size_t>((11 + kRows + taps) * n + 32)), scratch(x.size());
+  float* at = out.data();
+  kernel.gated_rms_norm(x.data(), w.data(), gate.data(), dy.data(), n, 1e-5f, at, at + n,
+                        at + 2 * n, at + 3 * n);
+  kernel.silu_norm(rows.data(), weights.data(), n, taps, n, 1e-6f, 0.3f, dy.data(), at + 4 * n,
+                   scratch.data());
+  kernel.silu_norm(rows.data(), weights.data(), n, taps, n, 1e-6f, 0.0f, dy.data(), at + 5 * n,
+                   scratch.data());
+  at += 6 * n;
+  kernel.bounded_decay(x.data(), w.data(), 1.3f, -5.0f, dy.data(), n, at, at + n, at + 2 * n);
+  at += 2 * n + 16;
+  kernel.unbounded_decay(x.data(), w.data(), 1.3f, dy.data(), n, at, at + n, at + 2 * n);
+  at += 2 * n + 16;
+  kernel.convolution(dsum.data(), n, rows.data(), kRows, weights.data(), n, taps, n, at, n,
+                     at + kRows * n, n);
+  for (int64_t d = 0; d < n; ++d) {
+    for (int64_t t = 0; t < kRows; ++t) {
+      double want = 0;
+      for (int64_t j = 0; j < taps; ++j) {
+        want += double{weights[(taps - 1 - j) * n + d]} * dsum[(t + j) * n + d];
+      }
+      EXPECT_NEAR(at[t * n + d], want, 1e-5);  // a few roundings of terms of about ten
+    }
+    for (int64_t j = 0; j < taps; ++j) {
+      double want = 0;
+      for (int64_t t = 0; t < kRows; ++t) want += double{dsum[t * n + d]} * u[(t + j) * n + d];
+      EXPECT_NEAR(at[(kRows + j) * n + d], want, 1e-5);
+    }
+  }
+  return out;
+}
+
+TEST(KdaBackwardTest, RowKernelsGiveTheSameBitsOnEveryTarget) {
+  for (int64_t n : {1, 15, 16, 24, 64, 129}) {
+    for (int64_t taps : {1, 2, 4, 7}) {
+      const std::vector<float> want = RunRowKernels(SimdTarget::kScalar, n, taps);
+      for (SimdTarget target : SupportedTargets()) {
+        EXPECT_TRUE(SameBits(want, RunRowKernels(target, n, taps)))
+            << SimdTargetName(target) << ", " << n << " channels, " << taps << " taps";
       }
     }
   }

@@ -186,6 +186,15 @@ TEST(MatMulTest, EqualsTheChainForAnyShape) {
                                        n);
             ASSERT_TRUE(SameBits(want, got))
                 << SimdTargetName(target) << " " << m << " x " << k << " x " << n;
+            // The same with a stored transposed, wider than it is used.
+            const int64_t lda = m + 3;
+            std::vector<float> transposed(static_cast<size_t>(k * lda), NAN);
+            for (int64_t i = 0; i < m * k; ++i) transposed[i % k * lda + i / k] = a[i];
+            got = start;
+            Kernels(target).matmul.f32_tn(transposed.data(), lda, b.data(), n, m, k, n, accumulate,
+                                          got.data(), n);
+            ASSERT_TRUE(SameBits(want, got))
+                << SimdTargetName(target) << " transposed, " << m << " x " << k << " x " << n;
           }
         }
       }

@@ -19,10 +19,6 @@ constexpr int64_t kRun = 16384;  // elements of one partial sum and of one piece
 // The order of a run's sum: lane i takes elements i modulo 8.
 constexpr int64_t kSumLanes = 8;
 
-// Blocks of more multiplications in a Newton-Schulz step are cut among the workers; smaller ones
-// are a job each, because meeting after every product costs more than an uneven end.
-constexpr double kJobWorkMax = 1e9;
-
 template <typename Value>
 double LaneSum(int64_t begin, int64_t end, const Value& value) {
   std::array<double, kSumLanes> lanes{};
@@ -144,7 +140,7 @@ void Optimizer::AddJobs(size_t unit_index) {
   std::vector<int64_t> pattern = shape.block_rows;
   if (pattern.empty()) pattern = {shape.rows};
   const bool is_small = std::ranges::all_of(
-      pattern, [&](int64_t rows) { return BlockWork(rows, shape.cols) <= kJobWorkMax; });
+      pattern, [&](int64_t rows) { return BlockWork(rows, shape.cols) <= options_.job_work_max; });
   if (unit.adamw.has_value() || !is_small) {
     shared_units_.push_back(unit_index);
     before_.resize(std::max(before_.size(), static_cast<size_t>(unit.count)));

@@ -57,6 +57,10 @@ struct OptimizerOptions {
   float clip_norm = 1.0f;
   /// QK-Clip's threshold; 0 for off.
   float qk_clip_tau = 100.0f;
+  /// Muon's blocks of more multiplications in a Newton-Schulz step are cut among the workers;
+  /// smaller ones are a job each, because meeting after every product costs more than an uneven
+  /// end. Bits do not depend on it.
+  double job_work_max = 1e9;
 };
 
 struct OptimizerReport {

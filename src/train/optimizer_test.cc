@@ -55,14 +55,18 @@ Rule RuleOf(const std::string& name, bool is_mla) {
 
 TEST_F(OptimizerTest, StepsEachTensorByItsRule) {
   for (const std::string& json : {FullConfigJson(), PlainConfigJson()}) {
-    for (const bool per_head : {true, false}) {
+    for (const auto& [per_head, job_work_max] : {std::pair(true, 1e9), {true, 0.0}, {false, 1e5}}) {
       const ModelConfig config = ParsedConfig(json);
       ParameterSet set(config), alone(config);
       set.Initialise(&pool_, 1);
       alone.Initialise(&pool_, 1);
-      Optimizer optimizer(
-          &pool_, &kernels_,
-          {.per_head = per_head, .muon_lr_scale = 0.5f, .adamw_lr_scale = 2, .clip_norm = 0}, &set);
+      Optimizer optimizer(&pool_, &kernels_,
+                          {.per_head = per_head,
+                           .muon_lr_scale = 0.5f,
+                           .adamw_lr_scale = 2,
+                           .clip_norm = 0,
+                           .job_work_max = job_work_max},
+                          &set);
       FillGradients(&set, 4);
       FillGradients(&alone, 4);
       const OptimizerReport report = optimizer.Step(1e-2f, {});
@@ -104,7 +108,7 @@ TEST_F(OptimizerTest, TheBitsDoNotDependOnTheThreads) {
     ThreadPool pool(threads);
     ParameterSet set(config);
     set.Initialise(&pool, 1);
-    Optimizer optimizer(&pool, &kernels_, {}, &set);
+    Optimizer optimizer(&pool, &kernels_, {.job_work_max = 5e4}, &set);
     double norms = 0;
     for (uint64_t i = 0; i < 3; ++i) {
       FillGradients(&set, i);
