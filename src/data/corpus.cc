@@ -1,7 +1,5 @@
 #include "data/corpus.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 
@@ -10,19 +8,18 @@
 namespace k3 {
 namespace {
 
-/// Appends the ids [begin, end) of `from`, all of one document, as a document of `to`.
-void CopyDocument(const Corpus& from, int64_t begin, int64_t end, Corpus& to) {
+/// Appends a document of `from` to `to`.
+void CopyDocument(const Corpus& from, int64_t document, Corpus& to) {
   std::vector<uint8_t> supervised;
   bool all = true;
-  for (int64_t place = begin; place < end; ++place) {
-    supervised.push_back(from.IsSupervised(place) ? 1 : 0);
+  for (int64_t i = from.DocumentStart(document); i < from.DocumentStart(document + 1); ++i) {
+    supervised.push_back(from.IsSupervised(i) ? 1 : 0);
     all = all && supervised.back() != 0;
   }
-  const auto ids = from.ids().subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
   if (all) {
-    to.AddDocument(ids);
+    to.AddDocument(from.Document(document));
   } else {
-    to.AddDocument(ids, supervised);
+    to.AddDocument(from.Document(document), supervised);
   }
 }
 
@@ -70,33 +67,16 @@ uint64_t Corpus::Fingerprint() const {
   return hash.hash();
 }
 
-Result<CorpusSplit> SplitCorpus(const Corpus& corpus, double fraction, SplitAt at) {
-  if (!(fraction > 0 && fraction < 1)) {
-    return InvalidArgument(
-        fmt::format("validation fraction: expected a number between 0 and 1, found {}", fraction));
-  }
+void SplitDocuments(const Corpus& corpus, double fraction, Corpus& training, Corpus& validation) {
+  K3_CHECK(fraction >= 0 && fraction < 1, "a part to hold back");
   const int64_t total = corpus.tokens_count();
   // The millionth undoes the rounding of the product: 0.29 of 100 tokens are 29, not 28.
-  const auto validation_count =
+  const auto held_back =
       static_cast<int64_t>(std::floor(fraction * static_cast<double>(total) + 1e-6));
-  const int64_t border = total - validation_count;
-  CorpusSplit split;
   for (int64_t i = 0; i < corpus.documents_count(); ++i) {
-    const int64_t begin = corpus.DocumentStart(i);
-    const int64_t end = corpus.DocumentStart(i + 1);
-    const bool whole = at == SplitAt::kDocument && begin < border;
-    const int64_t cut = whole ? end : std::clamp(border, begin, end);
-    CopyDocument(corpus, begin, cut, split.training);
-    CopyDocument(corpus, cut, end, split.validation);
+    const bool before = corpus.DocumentStart(i) < total - held_back;
+    CopyDocument(corpus, i, before ? training : validation);
   }
-  if (split.training.tokens_count() == 0 || split.validation.tokens_count() == 0) {
-    return InvalidArgument(fmt::format(
-        "validation fraction: {} of {} tokens in {} documents leaves {} without any; give another "
-        "fraction or validation files of their own",
-        fraction, total, corpus.documents_count(),
-        split.training.tokens_count() == 0 ? "training" : "validation"));
-  }
-  return split;
 }
 
 std::vector<TokenWindow> ValidationWindows(const Corpus& corpus, int64_t context) {

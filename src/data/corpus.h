@@ -4,8 +4,8 @@
 //
 //   Corpus corpus;
 //   K3_RETURN_IF_ERROR(AddTextFile(files, tokenizer, "book.txt", {}, corpus));  // corpus_files.h
-//   K3_TRY(CorpusSplit split, SplitCorpus(corpus, 0.03, SplitAt::kToken));
-//   for (const TokenWindow& window : ValidationWindows(split.validation, 257)) ...
+//   SplitDocuments(corpus, 0.03, training, validation);
+//   for (const TokenWindow& window : ValidationWindows(validation, 257)) ...
 //
 // A corpus is an ordered list of documents, each at least one id [T]. A document may say for every
 // id whether it is supervised, which is whether a model learns to predict it; without a mask all
@@ -56,20 +56,9 @@ class Corpus {
   std::vector<uint8_t> supervised_;    // [ids], or empty while no document has a mask
 };
 
-/// Where a split may cut.
-enum class SplitAt {
-  kToken,     // anywhere: the document at the border is cut in two
-  kDocument,  // only between documents: the one at the border goes to training
-};
-
-struct CorpusSplit {
-  Corpus training;
-  Corpus validation;
-};
-
-/// The first ceil((1 - fraction) tokens) tokens for training, the others for validation.
-/// InvalidArgument when `fraction` is not between 0 and 1 or a side would be left without tokens.
-Result<CorpusSplit> SplitCorpus(const Corpus& corpus, double fraction, SplitAt at);
+/// Appends the documents of `corpus` to `training`, and to `validation` those that begin in its
+/// last `fraction` (0 to below 1) of tokens.
+void SplitDocuments(const Corpus& corpus, double fraction, Corpus& training, Corpus& validation);
 
 /// The ids [begin, end) among all ids of a corpus, all of one document.
 struct TokenWindow {

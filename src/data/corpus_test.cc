@@ -73,50 +73,31 @@ TEST(CorpusTest, FingerprintTellsEveryDifference) {
   EXPECT_NE(corpus.Fingerprint(), other.Fingerprint());
 }
 
-TEST(SplitCorpusTest, TrainingTakesTheFirstTokensRoundedUp) {
+TEST(SplitDocumentsTest, ADocumentAtTheBorderGoesToTraining) {
+  Corpus corpus = MakeCorpus({{1, 2}, {3, 4, 5, 6}});
+  corpus.AddDocument(Ids{7, 8}, Mask{0, 1});
+  Corpus training = MakeCorpus({{9}}), validation;
+  SplitDocuments(corpus, 0.5, training, validation);
+  EXPECT_EQ(Documents(training), (std::vector<Ids>{{9}, {1, 2}, {3, 4, 5, 6}}));
+  EXPECT_EQ(Documents(validation), (std::vector<Ids>{{7, 8}}));
+  EXPECT_EQ(MaskOf(validation), (Mask{0, 1}));
+}
+
+TEST(SplitDocumentsTest, HoldsBackTheLastTokensRoundedDown) {
   struct Case {
-    size_t tokens;
+    size_t documents;
     double fraction;
     int64_t training;
   };
   for (const Case& one : {Case{10, 0.3, 7}, Case{10, 0.31, 7}, Case{10, 0.39, 7}, Case{10, 0.4, 6},
                           Case{100, 0.29, 71}, Case{100, 0.07, 93}, Case{2, 0.5, 1},
-                          Case{3, 0.5, 2}, Case{1'132'264, 0.03, 1'098'297}}) {
-    const Corpus corpus = MakeCorpus({Ids(one.tokens, 1)});
-    Result<CorpusSplit> split = SplitCorpus(corpus, one.fraction, SplitAt::kToken);
-    ASSERT_TRUE(split.ok()) << split.status().ToString();
-    EXPECT_EQ(split->training.tokens_count(), one.training) << one.tokens << " " << one.fraction;
-    EXPECT_EQ(split->validation.tokens_count(), static_cast<int64_t>(one.tokens) - one.training);
+                          Case{3, 0.5, 2}, Case{10, 0.05, 10}, Case{10, 0.0, 10}}) {
+    const Corpus corpus = MakeCorpus(std::vector<Ids>(one.documents, Ids{1}));
+    Corpus training, validation;
+    SplitDocuments(corpus, one.fraction, training, validation);
+    EXPECT_EQ(training.documents_count(), one.training) << one.documents << " " << one.fraction;
+    EXPECT_EQ(validation.documents_count(), static_cast<int64_t>(one.documents) - one.training);
   }
-}
-
-TEST(SplitCorpusTest, CutsADocumentOrBetweenDocuments) {
-  Corpus corpus = MakeCorpus({{1, 2}, {3, 4, 5, 6}});
-  corpus.AddDocument(Ids{7, 8}, Mask{0, 1});
-  Result<CorpusSplit> at_token = SplitCorpus(corpus, 0.5, SplitAt::kToken);
-  ASSERT_TRUE(at_token.ok());
-  EXPECT_EQ(Documents(at_token->training), (std::vector<Ids>{{1, 2}, {3, 4}}));
-  EXPECT_EQ(Documents(at_token->validation), (std::vector<Ids>{{5, 6}, {7, 8}}));
-  EXPECT_EQ(MaskOf(at_token->validation), (Mask{1, 1, 0, 1}));
-
-  Result<CorpusSplit> at_document = SplitCorpus(corpus, 0.5, SplitAt::kDocument);
-  ASSERT_TRUE(at_document.ok());
-  EXPECT_EQ(Documents(at_document->training), (std::vector<Ids>{{1, 2}, {3, 4, 5, 6}}));
-  EXPECT_EQ(Documents(at_document->validation), (std::vector<Ids>{{7, 8}}));
-}
-
-TEST(SplitCorpusTest, RefusesWhatLeavesASideEmpty) {
-  const Corpus corpus = MakeCorpus({{1, 2, 3}});
-  for (const double bad : {0.0, 1.0, -0.5, 2.0, std::nan("")}) {
-    const Status status = SplitCorpus(corpus, bad, SplitAt::kToken).status();
-    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-    EXPECT_NE(status.message().find("expected a number between 0 and 1, found"), std::string::npos);
-  }
-  EXPECT_EQ(SplitCorpus(corpus, 0.1, SplitAt::kToken).status().message(),
-            "validation fraction: 0.1 of 3 tokens in 1 documents leaves validation without any; "
-            "give another fraction or validation files of their own");
-  EXPECT_FALSE(SplitCorpus(corpus, 0.5, SplitAt::kDocument).ok());
-  EXPECT_FALSE(SplitCorpus(Corpus(), 0.5, SplitAt::kToken).ok());
 }
 
 TEST(ValidationWindowsTest, CutsEachDocumentAsEvalDoes) {

@@ -49,6 +49,8 @@ struct Case {
   std::vector<std::pair<int, int>> in_place;
 };
 
+void PrintTo(const Case& test, std::ostream* out) { *out << test.name; }
+
 Case RmsNormCase() {
   return {"rms_norm",
           [](const BackwardKernels& k, Case::P a, Case::P b, Case::P dy, int64_t n,
@@ -124,8 +126,8 @@ Case MixSourceCase() {
 class BackwardTest : public ::testing::TestWithParam<Case> {};
 
 /// The outputs on fresh arrays that hold `start` where the kernel adds, NaN where it must not look.
-std::vector<Floats> Run(const Case& test, SimdTarget target, const float* a, const float* b,
-                        const float* dy, int64_t n, float start) {
+std::vector<Floats> Gradients(const Case& test, SimdTarget target, const float* a, const float* b,
+                              const float* dy, int64_t n, float start) {
   std::vector<Floats> out;
   float* pointers[kOutputs];
   for (int i = 0; i < kOutputs; ++i) {
@@ -144,7 +146,7 @@ TEST_P(BackwardTest, SameBitsOnEveryTargetLengthAndOffset) {
   constexpr float kGuard = 1234.5f;
   for (int64_t n = 1; n <= kLengthMax; ++n) {
     const std::vector<Floats> want =
-        Run(test, SimdTarget::kScalar, a.data(), b.data(), dy.data(), n, 0.5f);
+        Gradients(test, SimdTarget::kScalar, a.data(), b.data(), dy.data(), n, 0.5f);
     for (SimdTarget target : SupportedTargets()) {
       for (int64_t offset = 0; offset < kOffsets; ++offset) {
         // Inputs and outputs stand at different offsets, guarded behind.
@@ -182,7 +184,7 @@ TEST_P(BackwardTest, InPlaceGivesTheSameBits) {
     for (int64_t n : {1, 15, 16, 17, 64, 113, 130}) {
       const Floats from[3] = {RandomFloats(n, 1), RandomFloats(n, 2), RandomFloats(n, 3)};
       const std::vector<Floats> want =
-          Run(test, target, from[0].data(), from[1].data(), from[2].data(), n, 0.5f);
+          Gradients(test, target, from[0].data(), from[1].data(), from[2].data(), n, 0.5f);
       // Each allowed pair alone, and all of them together.
       for (size_t pairs = 1; pairs < size_t{1} << test.in_place.size(); ++pairs) {
         Floats in[3] = {from[0], from[1], from[2]};
@@ -205,11 +207,16 @@ TEST_P(BackwardTest, InPlaceGivesTheSameBits) {
 
 /// Largest difference between a gradient and central differences, in units of the gradient's
 /// largest element.
-double GradientError(const Case& test, Doubles (&in)[3], int input, const Floats& gradient,
-                     float start) {
+double GradientError(const Case& test, Doubles (&in)[3], int input, const Floats& gradient) {
   // In float64 this step's own error is below 1e-7 of the largest derivative.
   constexpr double kStep = 1e-4;
   double error = 0, largest = 1e-30;
+  if (test.name == "rms_norm" && input == 0) {
+    // The difference of two terms, which with one element cancel up to the epsilon.
+    for (size_t i = 0; i < gradient.size(); ++i) {
+      largest = std::max(largest, Inverse(in[0]) * std::fabs(in[1][i] * in[2][i]));
+    }
+  }
   for (size_t i = 0; i < gradient.size(); ++i) {
     const double saved = in[input][i];
     in[input][i] = saved + kStep;
@@ -217,7 +224,7 @@ double GradientError(const Case& test, Doubles (&in)[3], int input, const Floats
     in[input][i] = saved - kStep;
     const double want = (above - test.loss(in[0], in[1], in[2])) / (2 * kStep);
     in[input][i] = saved;
-    error = std::max(error, std::fabs(double{gradient[i]} - double{start} - want));
+    error = std::max(error, std::fabs(double{gradient[i]} - want));
     largest = std::max(largest, std::fabs(want));
   }
   return error / largest;
@@ -232,14 +239,14 @@ TEST_P(BackwardTest, EqualsCentralDifferences) {
       const Floats a = RandomFloats(n, 3 * round, 3.0f), b = RandomFloats(n, 3 * round + 1, 2.0f),
                    dy = RandomFloats(n, 3 * round + 2);
       const std::vector<Floats> out =
-          Run(test, BestSimdTarget(), a.data(), b.data(), dy.data(), n, 0.0f);
+          Gradients(test, BestSimdTarget(), a.data(), b.data(), dy.data(), n, 0.0f);
       Doubles in[3] = {Doubles(a.begin(), a.end()), Doubles(b.begin(), b.end()),
                        Doubles(dy.begin(), dy.end())};
-      worst = std::max(worst, GradientError(test, in, 0, out[static_cast<size_t>(test.da)], 0));
-      worst = std::max(worst, GradientError(test, in, 1, out[static_cast<size_t>(test.db)], 0));
+      worst = std::max(worst, GradientError(test, in, 0, out[static_cast<size_t>(test.da)]));
+      worst = std::max(worst, GradientError(test, in, 1, out[static_cast<size_t>(test.db)]));
       // What is added to, is added to.
       const std::vector<Floats> added =
-          Run(test, BestSimdTarget(), a.data(), b.data(), dy.data(), n, 3.0f);
+          Gradients(test, BestSimdTarget(), a.data(), b.data(), dy.data(), n, 3.0f);
       for (size_t o = 0; o < kOutputs; ++o) {
         for (size_t i = 0; test.adds[o] && i < out[o].size(); ++i) {
           // Half a unit in the last place of sums of this size, three roundings at the most.
@@ -248,10 +255,10 @@ TEST_P(BackwardTest, EqualsCentralDifferences) {
       }
     }
   }
-  RecordProperty("worst_error", std::to_string(worst));
-  // Float32 sums of up to 130 terms and elementary functions of a few units in the last place; with
-  // one element the norm's gradient is the small difference of two large terms, which costs most.
-  EXPECT_LE(worst, GetParam().name == "rms_norm" || GetParam().name == "mix_source" ? 0.0 : 0.0);
+  // Float32 sums of up to 130 terms, and elementary functions good to a few units in the last
+  // place. Measured: 1.9e-6 for mix_source, 1.3e-6 for situ, less for the others.
+  EXPECT_LE(worst, 4e-6);
+  printf("worst %s %.2e\n", test.name.c_str(), worst);
 }
 
 TEST_P(BackwardTest, TheResultIsTheForwardKernels) {
@@ -267,7 +274,7 @@ TEST_P(BackwardTest, TheResultIsTheForwardKernels) {
     e.situ(a.data(), b.data(), n, kBeta, test.name == "situ" ? kLinearBeta : 0.0f, want.data());
   }
   const std::vector<Floats> out =
-      Run(test, BestSimdTarget(), a.data(), b.data(), dy.data(), n, 0.0f);
+      Gradients(test, BestSimdTarget(), a.data(), b.data(), dy.data(), n, 0.0f);
   EXPECT_TRUE(SameBits(out[static_cast<size_t>(test.y)], want));
 }
 
@@ -285,7 +292,8 @@ TEST_P(BackwardTest, ExtremeInputsStayFinite) {
           Floats x(static_cast<size_t>(n), a), w(static_cast<size_t>(n), b);
           Floats dy(static_cast<size_t>(n), n == 17 ? 1e-30f : -10.0f);
           if (n == count) x = extremes;
-          const std::vector<Floats> out = Run(test, target, x.data(), w.data(), dy.data(), n, 0.0f);
+          const std::vector<Floats> out =
+              Gradients(test, target, x.data(), w.data(), dy.data(), n, 0.0f);
           for (int o : {test.da, test.db, test.y}) {
             if (o < 0) continue;
             for (float value : out[static_cast<size_t>(o)]) {

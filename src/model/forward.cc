@@ -73,7 +73,13 @@ Status Layer(const ForwardContext& ctx, const ModelConfig& config, const LayerPa
       ops::NormRows(exec, h, tokens, p.input_norm, config.rms_norm_eps, tape.attention_input);
   float* out = exec.arena->Allocate<float>(tokens * config.hidden_size);
   if (config.is_mla[static_cast<size_t>(layer)]) {
-    Mla(exec, config, p.mla, layer, batch, x, out, tape.mla.q != nullptr ? &tape.mla : nullptr);
+    MlaTape mla = tape.mla;
+    if (taped && mla.q == nullptr) {
+      // Computed again in the backward pass, all but the largest scores.
+      mla = MlaTape::Allocate(*exec.arena, config.mla, tokens);
+      mla.score_max = tape.mla.score_max;
+    }
+    Mla(exec, config, p.mla, layer, batch, x, out, taped ? &mla : nullptr);
   } else {
     Kda(exec, config, p.kda, layer, batch, x, out, tape.kda.q != nullptr ? &tape.kda : nullptr);
   }

@@ -18,6 +18,8 @@ void Tape::Start(const ModelConfig& config, int64_t tokens) {
     const bool is_mla = config.is_mla[static_cast<size_t>(i)];
     if (is_mla && policy_.mla == Keep::kKeep) {
       layer.mla = MlaTape::Allocate(arena_, config.mla, tokens);
+    } else if (is_mla) {
+      layer.mla.score_max = arena_.Allocate<float>(tokens * config.mla.heads);
     }
     if (!is_mla && policy_.kda == Keep::kKeep) {
       layer.kda = KdaTape::Allocate(arena_, config.kda, tokens);

@@ -2,9 +2,9 @@
 // Tape: what one training forward keeps for its backward pass, and how much of that is computed
 // again instead.
 //
-// The sums of the residual stream, the routing and what enters the latent norm are always kept; the
-// rest by policy: keeping costs memory, computing again costs up to one more forward of the block.
-// Whatever the policy, the gradients have the same bits.
+// The sums of the residual stream, the routing, what enters the latent norm and MLA's largest
+// scores are always kept; the rest by policy: keeping costs memory, computing again costs up to one
+// more forward of the block. Whatever the policy, the gradients have the same bits.
 //
 // Owns its arrays, in an arena that the next training forward reuses. One thread. Sizes in floats a
 // token: sums 2 D a layer; normed inputs 2 D; KDA 5 H K + ...; MLA about H (N + R + 2 V) + L + R;

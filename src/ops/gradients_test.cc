@@ -331,6 +331,7 @@ TEST(MixNormBackwardTest, EqualsCentralDifferences) {
             error = std::max(error, std::fabs(gradients[i][at] - want));
             largest = std::max(largest, std::fabs(want));
           }
+          printf("s%d n%d in%d %.2e (largest %.2e)\n",(int)sources,(int)width,(int)i,error/largest,largest);
           worst = std::max(worst, error / largest);
         }
       }

@@ -64,12 +64,19 @@ class GoldenGradients : public testing::Test {
                                 1.0f / static_cast<float>(ids.size() - 1), set_->gradients());
     EXPECT_TRUE(loss.ok()) << loss.status().ToString();
     set_->FinishGradients();
+    score_max_.clear();
+    for (const model::LayerTape& layer : tape.layers) {
+      if (layer.mla.score_max == nullptr) continue;
+      const int64_t count = tape.tokens() * set_->config().mla.heads;
+      score_max_.insert(score_max_.end(), layer.mla.score_max, layer.mla.score_max + count);
+    }
     return *loss / static_cast<double>(ids.size() - 1);
   }
 
   std::unique_ptr<ParameterSet> set_;
   nlohmann::json manifest_;
   std::vector<int32_t> ids_;
+  std::vector<float> score_max_;  // of all MLA layers, tokens and heads
 };
 
 TEST_F(GoldenGradients, AgreeWithFloat64) {
@@ -128,10 +135,13 @@ TEST_F(GoldenGradients, SameBitsForThreadsTargetsAndPolicies) {
   const std::vector<float> expected(set_->flat_gradients().begin(), set_->flat_gradients().end());
   const model::TapePolicy all{Keep::kRecompute, Keep::kRecompute, Keep::kRecompute,
                               Keep::kRecompute, Keep::kRecompute};
+  const std::vector<float> scores = score_max_;
+  ASSERT_EQ(std::ssize(scores), 3 * (std::ssize(ids_) - 1) * set_->config().mla.heads);
   const auto check = [&](int threads, SimdTarget target, const model::TapePolicy& policy) {
     EXPECT_EQ(Run(threads, target, policy), loss);
     EXPECT_EQ(std::memcmp(expected.data(), set_->flat_gradients().data(), expected.size() * 4), 0)
         << threads << " threads, " << SimdTargetName(target);
+    EXPECT_EQ(score_max_, scores);
   };
   check(2, BestSimdTarget(), {});
   check(3, BestSimdTarget(), {});

@@ -12,6 +12,11 @@ namespace {
 // Held-out tasks that a validation measures, at most.
 constexpr int64_t kValidationTasks = 200;
 
+/// Whether the held-out data are cut off the training data.
+bool CutsOff(const ValidationConfig& validation) {
+  return validation.fraction > 0 && validation.text_files.empty() && validation.chat_files.empty();
+}
+
 /// Where the last `fraction` of a text begins: behind the end of a line.
 size_t HeldOutFrom(const std::string& text, double fraction) {
   const size_t place = static_cast<size_t>(static_cast<double>(text.size()) * (1.0 - fraction));
@@ -21,8 +26,7 @@ size_t HeldOutFrom(const std::string& text, double fraction) {
 
 Status AddTexts(FileSystem& files, const Tokenizer& tokenizer, const TrainingConfig& config,
                 TrainingData& data) {
-  const bool cut = config.validation.fraction > 0 && config.validation.text_files.empty() &&
-                   config.validation.chat_files.empty();
+  const bool cut = CutsOff(config.validation);
   const TextFileOptions options{.separator = config.data.separator};
   for (const std::string& path : config.data.text_files) {
     K3_TRY(std::string text, ReadWholeFile(files, path, limits::kPromptBytesMax));
@@ -54,9 +58,12 @@ Result<TrainingData> LoadTrainingData(FileSystem& files, const Tokenizer& tokeni
                                       const TrainingConfig& config) {
   TrainingData data;
   K3_RETURN_IF_ERROR(AddTexts(files, tokenizer, config, data));
+  Corpus chats;
   for (const std::string& path : config.data.chat_files) {
-    K3_RETURN_IF_ERROR(AddChatFile(files, tokenizer, path, data.training));
+    K3_RETURN_IF_ERROR(AddChatFile(files, tokenizer, path, chats));
   }
+  SplitDocuments(chats, CutsOff(config.validation) ? config.validation.fraction : 0.0,
+                 data.training, data.validation);
   for (const std::string& path : config.validation.text_files) {
     K3_RETURN_IF_ERROR(AddTextFile(files, tokenizer, path, {}, data.validation));
   }

@@ -4,6 +4,8 @@
 //
 // Without validation files of their own, text files give up their end: each is cut at the line that
 // holds `fraction` of its bytes back, before it is encoded, and the ends together are one document.
+// Of chat files the last conversations are held out, of synthetic tasks those that never occur in
+// training.
 // It is also given as text, so that `k3 eval --text` can measure what the run measures.
 //
 // Owns the ids. Failures name file and line (data/corpus_files.h), or say that nothing is left.
