@@ -32,6 +32,7 @@ void AddParseCommand(CLI::App& app, Invocation& invocation);
 void AddInitCommand(CLI::App& app, Invocation& invocation);
 void AddBenchCommand(CLI::App& app, Invocation& invocation);
 void AddTrainCommand(CLI::App& app, Invocation& invocation);
+void AddTasksCommand(CLI::App& app, Invocation& invocation);
 void AddBalanceSimCommand(CLI::App& app, Invocation& invocation);
 
 /// What `k3 --version` prints. InvalidArgument when K3_TARGET asks for what there is not.

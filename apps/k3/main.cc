@@ -89,6 +89,7 @@ int Main(int argc, char** argv) {
   AddInitCommand(app, invocation);
   AddBenchCommand(app, invocation);
   AddTrainCommand(app, invocation);
+  AddTasksCommand(app, invocation);
   AddBalanceSimCommand(app, invocation);
   try {
     app.parse(argc, argv);

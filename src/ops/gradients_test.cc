@@ -2,12 +2,12 @@
 // the promised order of the sums, for any number of threads, and against float64.
 #include "ops/gradients.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <functional>
 #include <list>
 
 #include "base/random.h"
@@ -331,14 +331,15 @@ TEST(MixNormBackwardTest, EqualsCentralDifferences) {
             error = std::max(error, std::fabs(gradients[i][at] - want));
             largest = std::max(largest, std::fabs(want));
           }
-          printf("s%d n%d in%d %.2e (largest %.2e)\n",(int)sources,(int)width,(int)i,error/largest,largest);
-          worst = std::max(worst, error / largest);
+          // With one element the norm's gradient is what two terms leave that cancel up to the
+          // epsilon (measured: 1.2e-4 of it).
+          EXPECT_LE(error / largest, width == 1 ? 5e-4 : 2e-6) << "input " << i;
+          if (width > 1) worst = std::max(worst, error / largest);
         }
       }
     }
   }
-  printf("worst mix %.2e\n", worst);
-  EXPECT_LE(worst, 0.0);
+  RecordProperty("worst_error", fmt::format("{:.2e}", worst));
 }
 
 TEST(MixNormBackwardTest, SameBitsForAnyThreadsAndAddsToWhatStands) {

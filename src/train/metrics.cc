@@ -75,9 +75,14 @@ Result<MetricsFile> MetricsFile::Open(FileSystem& files, const std::string& path
   // The kept lines are whole in the new file before it takes the old one's name; it stays open.
   const std::string partial = PartialPath(path);
   K3_TRY(std::unique_ptr<WritableFile> file, files.Create(partial));
-  K3_RETURN_IF_ERROR(file->Append(AsBytes(kept)));
-  K3_RETURN_IF_ERROR(file->Sync());
-  K3_RETURN_IF_ERROR(files.Rename(partial, path));
+  Status status = file->Append(AsBytes(kept));
+  if (status.ok()) status = file->Sync();
+  if (status.ok()) status = files.Rename(partial, path);
+  if (!status.ok()) {
+    // The failure above is the one to report, whether or not the partial file can be removed.
+    (void)files.Remove(partial);
+    return status;
+  }
   return MetricsFile(std::move(file));
 }
 

@@ -2,10 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
+#include <set>
+#include <vector>
 
 #include "base/limits.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/shard_index.h"
 #include "config/json.h"
 #include "train/export.h"
 #include "train/training_state.h"
@@ -15,6 +19,32 @@ namespace {
 
 constexpr std::string_view kModelName = "tiktoken.model";
 constexpr std::string_view kTokenizerConfigName = "tokenizer_config.json";
+
+std::string ShardName(int64_t step) { return fmt::format("model-{:06}", step); }
+
+/// Whether `name` is a shard that a run writes: model-STEP.safetensors or model-STEP-N.safetensors.
+bool IsShardName(std::string_view name) {
+  constexpr std::string_view kBefore = "model-", kAfter = ".safetensors";
+  if (name.size() <= kBefore.size() + kAfter.size() || !name.starts_with(kBefore) ||
+      !name.ends_with(kAfter)) {
+    return false;
+  }
+  name = name.substr(kBefore.size(), name.size() - kBefore.size() - kAfter.size());
+  return name.find_first_not_of("0123456789-") == std::string_view::npos;
+}
+
+/// Whether `name` is a file of a run under the name that it has while it is written.
+bool IsPartialName(std::string_view name) {
+  constexpr std::string_view kPartial = ".partial";
+  if (!name.ends_with(kPartial)) return false;
+  name.remove_suffix(kPartial.size());
+  const size_t dot = name.rfind('.');
+  if (dot == std::string_view::npos) return false;
+  name = name.substr(0, dot);
+  return IsShardName(name) || name == kIndexFileName || name == kConfigFileName ||
+         name == kModelName || name == kTokenizerConfigName || name == kTrainingStateName ||
+         name == kMetricsName || name == kValidationTextName;
+}
 
 /// 64-bit numbers of the state go as text: JSON's integers are signed here.
 std::string Digits(uint64_t value) { return fmt::format("{}", value); }
@@ -72,18 +102,19 @@ bool HasTrainingState(FileSystem& files, const std::string& dir) {
 
 Status CheckRunDirectory(FileSystem& files, const std::string& dir, bool resume) {
   const bool has_state = HasTrainingState(files, dir);
-  const std::string config = JoinPath(dir, kConfigFileName);
   if (!resume && has_state) {
     return InvalidArgument(fmt::format(
         "{}: expected a directory without a training run, found one; add --resume to go on with "
         "it, or give another directory to --out",
         dir));
   }
-  if (!has_state && files.Exists(config)) {
+  for (const std::string_view name : {kConfigFileName, kIndexFileName, kSingleShardFileName}) {
+    const std::string path = JoinPath(dir, name);
+    if (has_state || !files.Exists(path)) continue;
     return InvalidArgument(fmt::format(
         "{}: expected a directory without a model, found {}, which is not overwritten; give "
         "another directory to --out",
-        dir, config));
+        dir, path));
   }
   return OkStatus();
 }
@@ -111,11 +142,52 @@ Status StartRunDirectory(FileSystem& files, const std::string& dir, const Traini
     if (files.Exists(to)) {
       K3_TRY(const std::string there, ReadWholeFile(files, to, limits::kTokenizerFileBytesMax));
       if (there == content) continue;
+      return InvalidArgument(fmt::format(
+          "{}: expected the tokenizer of {} or none, found another one, which is not overwritten; "
+          "give another directory to --out",
+          to, config.data.tokenizer_dir));
     }
     K3_RETURN_IF_ERROR(WriteFileAtomically(files, to, content));
   }
   if (validation_text.empty()) return OkStatus();
   return WriteFileAtomically(files, JoinPath(dir, kValidationTextName), validation_text);
+}
+
+Status RepairRun(FileSystem& files, const std::string& dir, const TrainingConfig& config,
+                 int64_t steps_done, const ParameterSet& set) {
+  std::set<std::string> shards;
+  const std::string index = JoinPath(dir, kIndexFileName);
+  const auto read_index = [&]() -> Status {
+    shards.clear();
+    if (!files.Exists(index)) return OkStatus();
+    K3_TRY(const std::string text, ReadWholeFile(files, index, limits::kIndexFileBytesMax));
+    const auto add = [&](std::string_view, std::string_view shard) {
+      shards.emplace(shard);
+      return OkStatus();
+    };
+    return ReadShardIndex(text, index, add).status();
+  };
+  K3_RETURN_IF_ERROR(read_index());
+  const std::string name = ShardName(steps_done);
+  const bool stands =
+      steps_done < 0 || std::ranges::any_of(
+                            shards,
+                            [&](const std::string& shard) {
+                              return shard.starts_with(name + ".") || shard.starts_with(name + "-");
+                            });
+  if (!stands) {
+    // The index is the last file of a checkpoint: without it, all of it is written again.
+    K3_RETURN_IF_ERROR(ExportCheckpoint(
+        files, {.dir = dir, .shard_name = name, .config_json = config.model_json}, set));
+    K3_RETURN_IF_ERROR(read_index());
+  }
+  K3_TRY(const std::vector<std::string> names, files.List(dir));
+  for (const std::string& file : names) {
+    const bool left =
+        IsPartialName(file) || (steps_done >= 0 && IsShardName(file) && !shards.contains(file));
+    if (left) K3_RETURN_IF_ERROR(files.Remove(JoinPath(dir, file)));
+  }
+  return OkStatus();
 }
 
 Status SaveRun(FileSystem& files, const std::string& dir, const TrainingConfig& config,
@@ -126,11 +198,10 @@ Status SaveRun(FileSystem& files, const std::string& dir, const TrainingConfig& 
                                   .fingerprint = Fingerprint(config.Identity())};
   K3_RETURN_IF_ERROR(
       SaveTrainingState(files, JoinPath(dir, kTrainingStateName), progress, set, optimizer));
-  return ExportCheckpoint(files,
-                          {.dir = dir,
-                           .shard_name = fmt::format("model-{:06}", position.steps_done),
-                           .config_json = config.model_json},
-                          set);
+  return ExportCheckpoint(
+      files,
+      {.dir = dir, .shard_name = ShardName(position.steps_done), .config_json = config.model_json},
+      set);
 }
 
 Result<RunPosition> LoadRun(FileSystem& files, const std::string& dir, const TrainingConfig& config,

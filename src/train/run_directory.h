@@ -47,6 +47,11 @@ Result<Tokenizer> OpenTrainingTokenizer(FileSystem& files, const std::string& di
 Status StartRunDirectory(FileSystem& files, const std::string& dir, const TrainingConfig& config,
                          std::string_view validation_text);
 
+/// Makes the checkpoint that of the position when a kill came between state and checkpoint, and
+/// removes what such a run left half done. A negative step: there is no checkpoint yet.
+Status RepairRun(FileSystem& files, const std::string& dir, const TrainingConfig& config,
+                 int64_t steps_done, const ParameterSet& set);
+
 Status SaveRun(FileSystem& files, const std::string& dir, const TrainingConfig& config,
                const RunPosition& position, ParameterSet& set, Optimizer& optimizer);
 

@@ -98,6 +98,20 @@ void Trainer::Round(bool quantised) {
   set_.Round(&pool_, {.quantize_experts = quantised, .rule = options_.config.quantisation.rule});
 }
 
+std::string Trainer::StepNotSaved() const {
+  return fmt::format("step {} could not be saved, {}", steps_done_,
+                     saved_step_ >= 0
+                         ? fmt::format("the checkpoint of step {} is whole", saved_step_)
+                         : "there is no checkpoint yet");
+}
+
+Status Trainer::ValidationNotFinite(double loss) const {
+  return Internal(fmt::format("expected a finite loss on the validation data, found {}; a lower "
+                              "learning_rate may help",
+                              loss))
+      .WithContext(StepNotSaved());
+}
+
 Status Trainer::NotFinite(double loss, double norm) const {
   return Internal(fmt::format(
       "step {}: expected a finite loss and gradient, found a loss of {} and a gradient norm of {}; "
@@ -211,21 +225,20 @@ Result<double> Trainer::Validate() {
 
 Status Trainer::Save() {
   const RunPosition position{.steps_done = steps_done_, .packing = batches_->state()};
-  const Status saved =
-      SaveRun(files_, options_.out_dir, options_.config, position, set_, optimizer_);
-  if (!saved.ok()) {
-    return saved.WithContext(fmt::format(
-        "step {} could not be saved, {}", steps_done_,
-        saved_step_ >= 0 ? fmt::format("the checkpoint of step {} is whole", saved_step_)
-                         : "there is no checkpoint yet"));
+  // The curve first: it must not lack lines before the step that the state stands at.
+  Status saved = metrics_->Sync();
+  if (saved.ok()) {
+    saved = SaveRun(files_, options_.out_dir, options_.config, position, set_, optimizer_);
   }
+  if (!saved.ok()) return saved.WithContext(StepNotSaved());
   saved_step_ = steps_done_;
-  return metrics_->Sync();
+  return OkStatus();
 }
 
 Status Trainer::Run(const TrainerHooks& hooks) {
   const TrainingConfig& config = options_.config;
   K3_RETURN_IF_ERROR(StartRunDirectory(files_, options_.out_dir, config, data_.validation_text));
+  K3_RETURN_IF_ERROR(RepairRun(files_, options_.out_dir, config, saved_step_, set_));
   K3_TRY(metrics_,
          MetricsFile::Open(files_, JoinPath(options_.out_dir, kMetricsName), steps_done_));
   const int64_t last = std::min(config.steps, hooks.stop_at_step.value_or(config.steps));
@@ -244,8 +257,10 @@ Status Trainer::Run(const TrainerHooks& hooks) {
     if (!windows_.empty() && (ends || steps_done_ % config.validation.every_steps == 0)) {
       metrics.health = MeasureHealth(set_.config(), set_.parameters(), tape_);
       K3_TRY(metrics.val_loss, Validate());
+      // The loss was finite, but the weights that came out of the step are of no use.
+      if (!std::isfinite(*metrics.val_loss)) return ValidationNotFinite(*metrics.val_loss);
     }
-    K3_RETURN_IF_ERROR(metrics_->Append(metrics));
+    K3_RETURN_IF_ERROR(metrics_->Append(metrics).WithContext(StepNotSaved()));
     if (hooks.on_step) hooks.on_step(metrics);
     if (ends || steps_done_ % config.checkpoint_every_steps == 0) {
       K3_RETURN_IF_ERROR(Save());

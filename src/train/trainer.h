@@ -94,6 +94,8 @@ class Trainer {
   bool IsQuantised(int64_t step) const;
   void Round(bool quantised);
   Status NotFinite(double loss, double norm) const;
+  Status ValidationNotFinite(double loss) const;
+  std::string StepNotSaved() const;
   model::ForwardContext Context();
 
   FileSystem& files_;

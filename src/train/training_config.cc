@@ -135,8 +135,10 @@ class Reader {
   }
 
   void ReadData(TrainingConfig& c) {
-    const std::vector<std::string> tokenizer = Paths(root_, "tokenizer");
-    if (!tokenizer.empty()) c.data.tokenizer_dir = tokenizer[0];
+    if (const JsonValue* value = root_.Get("tokenizer"); value != nullptr) {
+      if (value->string() == nullptr) root_.Fail("tokenizer", "a directory", value->Describe());
+      if (value->string() != nullptr) c.data.tokenizer_dir = Path(*value->string());
+    }
     c.data.text_files = Paths(root_, "text");
     c.data.chat_files = Paths(root_, "chat");
     if (const JsonValue* value = root_.Get("separator"); value != nullptr) {
@@ -280,9 +282,18 @@ Status CheckTogether(const TrainingConfig& c, const std::string& where) {
   if (c.data.text_files.empty() && c.data.chat_files.empty() && c.data.tasks_count == 0) {
     return fail("nothing to train on; give `text`, `chat` or `tasks`, or --text or --chat");
   }
+  if (c.steps < 1 || c.steps > limits::kTrainingStepsMax) {
+    return fail(fmt::format("steps: expected a number from 1 to {}, found {}",
+                            limits::kTrainingStepsMax, c.steps));
+  }
   if (c.sequence_length > m.context_max) {
     return fail(fmt::format("sequence_length: expected at most the model's context of {}, found {}",
                             m.context_max, c.sequence_length));
+  }
+  if (c.validation.context > m.context_max) {
+    return fail(
+        fmt::format("validation.context: expected at most the model's context of {}, found {}",
+                    m.context_max, c.validation.context));
   }
   if (c.batch_sequences % c.micro_batch_sequences != 0) {
     return fail(
