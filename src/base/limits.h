@@ -28,4 +28,8 @@ inline constexpr int64_t kExpertsCountMax = 65'536;
 inline constexpr int64_t kContextTokensMax = int64_t{1} << 24;
 inline constexpr int64_t kThreadsCountMax = 1024;
 
+inline constexpr int64_t kTrainingTokensMax = 1 << 24;  // of one step
+inline constexpr int64_t kTrainingStepsMax = int64_t{1} << 40;
+inline constexpr int64_t kTrainingTasksMax = 100'000'000;
+
 }  // namespace k3::limits

@@ -17,6 +17,7 @@
 namespace k3::train {
 namespace {
 
+constexpr std::string_view kLockName = "training.lock";
 constexpr std::string_view kModelName = "tiktoken.model";
 constexpr std::string_view kTokenizerConfigName = "tokenizer_config.json";
 
@@ -117,6 +118,15 @@ Status CheckRunDirectory(FileSystem& files, const std::string& dir, bool resume)
         dir, path));
   }
   return OkStatus();
+}
+
+Result<FileLock> LockRunDirectory(const std::string& dir) {
+  Result<FileLock> lock = FileLock::Acquire(JoinPath(dir, kLockName));
+  if (lock.ok() || lock.status().code() != StatusCode::kUnavailable) return lock;
+  return Unavailable(fmt::format(
+      "{}: another k3 train is at work in this directory; wait for it, or give another directory "
+      "to --out",
+      dir));
 }
 
 Result<Tokenizer> OpenTrainingTokenizer(FileSystem& files, const std::string& dir,

@@ -6,6 +6,7 @@
 //   training_state.safetensors   masters, moments and where the data stands, to resume from
 //   metrics.jsonl            the curve
 //   validation.txt           the held-out text, when it was cut from the training text
+//   training.lock            held by the process that trains here
 //
 // Every file but the metrics is replaced whole. The training state is written first: a run that is
 // killed between the two goes on from the newer state and writes the checkpoint again. One thread.
@@ -18,6 +19,7 @@
 #include "base/status.h"
 #include "data/packed_batches.h"
 #include "sys/file.h"
+#include "sys/file_lock.h"
 #include "text/tokenizer.h"
 #include "train/optimizer.h"
 #include "train/parameter_set.h"
@@ -39,6 +41,8 @@ struct RunPosition {
 /// checkpoint and state, a resumed one with neither or with both.
 Status CheckRunDirectory(FileSystem& files, const std::string& dir, bool resume);
 bool HasTrainingState(FileSystem& files, const std::string& dir);
+/// Unavailable when another process trains in this directory.
+Result<FileLock> LockRunDirectory(const std::string& dir);
 
 Result<Tokenizer> OpenTrainingTokenizer(FileSystem& files, const std::string& dir,
                                         int64_t vocab_size);

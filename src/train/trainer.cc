@@ -8,12 +8,38 @@
 #include "base/clock.h"
 #include "base/limits.h"
 #include "checkpoint/checkpoint.h"
+#include "sys/machine.h"
 #include "train/run_directory.h"
+#include "weights/inventory.h"
 
 namespace k3::train {
 
+namespace {
+
+/// ResourceExhausted for parameters that memory cannot hold: filling it would end the process, or
+/// others, without a word.
+Status CheckMemory(const ModelConfig& config) {
+  constexpr int64_t kBytesEach = 16;  // master, rounded value, gradient, momentum
+  int64_t parameters = 0;
+  VisitTensors(config, [&](const ExpectedTensor& spec) { parameters += spec.shape.Elements(); });
+  const int64_t memory = ReadMemoryFacts().total_bytes;
+  if (memory <= 0 || parameters <= memory / kBytesEach) return OkStatus();
+  return ResourceExhausted(
+      fmt::format("training {} parameters needs {} bytes for each of them, this machine has {} "
+                  "bytes of memory; train a smaller model",
+                  parameters, kBytesEach, memory));
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Trainer>> Trainer::Create(FileSystem& files, TrainerOptions options) {
   K3_RETURN_IF_ERROR(CheckRunDirectory(files, options.out_dir, options.resume));
+  // A run that goes on is locked before it is read; a new one when its directory is made.
+  std::optional<FileLock> lock;
+  if (HasTrainingState(files, options.out_dir)) {
+    K3_TRY(lock, LockRunDirectory(options.out_dir));
+  }
+  K3_RETURN_IF_ERROR(CheckMemory(options.config.model));
   K3_TRY(const Tokenizer tokenizer, OpenTrainingTokenizer(files, options.config.data.tokenizer_dir,
                                                           options.config.model.vocab_size));
   K3_TRY(TrainingData data, LoadTrainingData(files, tokenizer, options.config));
@@ -23,6 +49,7 @@ Result<std::unique_ptr<Trainer>> Trainer::Create(FileSystem& files, TrainerOptio
   const Result<PackedBatches> enough = PackedBatches::Create(data.training, packing);
   K3_RETURN_IF_ERROR(enough.status());
   std::unique_ptr<Trainer> trainer(new Trainer(files, std::move(options), std::move(data)));
+  trainer->lock_ = std::move(lock);
   K3_RETURN_IF_ERROR(trainer->Start());
   return trainer;
 }
@@ -237,6 +264,12 @@ Status Trainer::Save() {
 
 Status Trainer::Run(const TrainerHooks& hooks) {
   const TrainingConfig& config = options_.config;
+  if (!lock_.has_value()) {
+    K3_RETURN_IF_ERROR(files_.MakeDirectories(options_.out_dir));
+    K3_TRY(lock_, LockRunDirectory(options_.out_dir));
+    // Another run may have been here since.
+    K3_RETURN_IF_ERROR(CheckRunDirectory(files_, options_.out_dir, false));
+  }
   K3_RETURN_IF_ERROR(StartRunDirectory(files_, options_.out_dir, config, data_.validation_text));
   K3_RETURN_IF_ERROR(RepairRun(files_, options_.out_dir, config, saved_step_, set_));
   K3_TRY(metrics_,

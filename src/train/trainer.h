@@ -29,6 +29,7 @@
 #include "kernels/target.h"
 #include "model/training_pass.h"
 #include "sys/file.h"
+#include "sys/file_lock.h"
 #include "sys/thread_pool.h"
 #include "text/tokenizer.h"
 #include "train/balancer.h"
@@ -100,6 +101,7 @@ class Trainer {
 
   FileSystem& files_;
   TrainerOptions options_;
+  std::optional<FileLock> lock_;
   TrainingData data_;
   ThreadPool pool_;
   kernels::KernelTable kernels_;

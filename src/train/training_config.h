@@ -21,12 +21,6 @@
 #include "tensor/number_formats.h"
 #include "train/optimizer.h"
 
-namespace k3::limits {
-inline constexpr int64_t kTrainingTokensMax = 1 << 24;  // of one step
-inline constexpr int64_t kTrainingStepsMax = int64_t{1} << 40;
-inline constexpr int64_t kTrainingTasksMax = 100'000'000;
-}  // namespace k3::limits
-
 namespace k3::train {
 
 enum class BalancingRule : uint8_t { kHistogram, kExact, kSign, kNone };
