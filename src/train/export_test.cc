@@ -187,9 +187,10 @@ TEST_F(ExportTest, AFailureAtAnyMomentLeavesOneOfTheTwo) {
         EXPECT_FALSE(name.ends_with(".partial") && fault != Fault::kKilled) << name;
       }
     }
-    // Among the failures are some before and one or two behind the index.
+    // Among the failures are some before the index; behind it only a kill can come, as nothing is
+    // written there.
     EXPECT_GT(old_left, 20);
-    EXPECT_GT(new_left, 1);
+    EXPECT_GT(new_left, fault == Fault::kKilled ? 1 : 0);
   }
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "checkpoint/checkpoint.h"
+#include "sys/faulty_files.h"
 #include "tensor/number_formats.h"
 #include "weights/random_values.h"
 #include "weights/test_configs.h"
@@ -18,67 +19,6 @@
 
 namespace k3 {
 namespace {
-
-/// Lets `allowed` operations that write succeed, then reports a full disk for ever.
-class FullDisk : public FileSystem {
- public:
-  explicit FullDisk(int64_t allowed) : allowed_(allowed) {}
-  bool refused() const { return allowed_ < 0; }
-
-  Result<std::unique_ptr<ReadableFile>> OpenReadable(const std::string& path) override {
-    return real_->OpenReadable(path);
-  }
-  Result<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
-    K3_RETURN_IF_ERROR(Spend(path));
-    K3_TRY(std::unique_ptr<WritableFile> file, real_->Create(path));
-    return std::unique_ptr<WritableFile>(std::make_unique<File>(this, path, std::move(file)));
-  }
-  Result<std::unique_ptr<WritableFile>> CreateNew(const std::string& path) override {
-    K3_RETURN_IF_ERROR(Spend(path));
-    K3_TRY(std::unique_ptr<WritableFile> file, real_->CreateNew(path));
-    return std::unique_ptr<WritableFile>(std::make_unique<File>(this, path, std::move(file)));
-  }
-  Status Rename(const std::string& from, const std::string& to) override {
-    K3_RETURN_IF_ERROR(Spend(to));
-    return real_->Rename(from, to);
-  }
-  Status Remove(const std::string& path) override { return real_->Remove(path); }
-  Status MakeDirectories(const std::string& path) override { return real_->MakeDirectories(path); }
-  Status SyncDirectory(const std::string& /*path*/) override { return OkStatus(); }
-  bool Exists(const std::string& path) override { return real_->Exists(path); }
-  Result<std::vector<std::string>> List(const std::string& path) override {
-    return real_->List(path);
-  }
-
- private:
-  class File : public WritableFile {
-   public:
-    File(FullDisk* disk, std::string path, std::unique_ptr<WritableFile> real)
-        : disk_(disk), path_(std::move(path)), real_(std::move(real)) {}
-    Status Append(std::span<const std::byte> bytes) override {
-      K3_RETURN_IF_ERROR(disk_->Spend(path_));
-      return real_->Append(bytes);
-    }
-    Status Sync() override { return disk_->Spend(path_); }
-    Status Close() override {
-      K3_RETURN_IF_ERROR(real_->Close());
-      return disk_->Spend(path_);
-    }
-
-   private:
-    FullDisk* disk_;
-    std::string path_;
-    std::unique_ptr<WritableFile> real_;
-  };
-
-  Status Spend(const std::string& path) {
-    if (--allowed_ >= 0) return OkStatus();
-    return ResourceExhausted(path + ": No space left on device");
-  }
-
-  std::unique_ptr<FileSystem> real_ = MakeRealFileSystem();
-  int64_t allowed_;
-};
 
 class RandomInitTest : public ::testing::Test {
  protected:
@@ -261,10 +201,10 @@ TEST_F(RandomInitTest, AFullDiskLeavesNothingBehind) {
   options.shard_bytes_max = 30'000;
   int64_t allowed = 0;
   for (;; ++allowed) {
-    FullDisk disk(allowed);
+    FaultyFiles disk(FaultyFiles::Fault::kDiskFull, allowed);
     const auto result = WriteRandomCheckpoint(disk, options);
     if (result.ok()) break;
-    ASSERT_TRUE(disk.refused());
+    ASSERT_TRUE(disk.failed());
     EXPECT_EQ(result.status().code(), StatusCode::kResourceExhausted);
     EXPECT_NE(result.status().message().find(options.out_dir), std::string::npos);
     EXPECT_NE(result.status().message().find("needs "), std::string::npos);
@@ -275,14 +215,14 @@ TEST_F(RandomInitTest, AFullDiskLeavesNothingBehind) {
 }
 
 /// Another process writes a whole checkpoint between the look at the directory and the marker.
-class OvertakenDisk : public FullDisk {
+class OvertakenDisk : public FaultyFiles {
  public:
-  OvertakenDisk() : FullDisk(INT64_MAX) {}
+  OvertakenDisk() : FaultyFiles(Fault::kDiskFull, INT64_MAX) {}
   Result<std::unique_ptr<WritableFile>> CreateNew(const std::string& path) override {
     const std::unique_ptr<FileSystem> other = MakeRealFileSystem();
     const std::string dir = path.substr(0, path.rfind('/'));
     K3_RETURN_IF_ERROR(WriteFileAtomically(*other, JoinPath(dir, kConfigFileName), "{}"));
-    return FullDisk::CreateNew(path);
+    return FaultyFiles::CreateNew(path);
   }
 };
 
