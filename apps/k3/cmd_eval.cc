@@ -1,4 +1,4 @@
-// k3 eval: perplexity of a text.
+// k3 eval: perplexity of a text, or the share of synthetic tasks that are answered right.
 
 #include <fmt/format.h>
 
@@ -11,6 +11,8 @@
 #include "commands.h"
 #include "engine_options.h"
 #include "eval/perplexity.h"
+#include "eval/task_suite.h"
+#include "number_check.h"
 #include "terminal/terminal.h"
 
 namespace k3::cli {
@@ -22,9 +24,56 @@ struct EvalOptions {
   int64_t context = kDefaultPerplexityContext;
   int64_t max_tokens = 0;
   std::string prefill_chunk = std::to_string(kDefaultPrefillChunk);
+  bool tasks = false;
+  int64_t cases = eval::TaskSuiteOptions{}.cases_count;
+  uint64_t seed = eval::TaskSuiteOptions{}.seed;
   bool json = false;
   int threads = 0;
 };
+
+std::string FormatScores(const EvalOptions& options, const std::vector<eval::TaskScore>& scores) {
+  if (options.json) {
+    nlohmann::ordered_json json;
+    json["cases"] = options.cases;
+    json["seed"] = options.seed;
+    for (const eval::TaskScore& score : scores) {
+      nlohmann::ordered_json& one = json["tasks"][std::string(TaskKindName(score.kind))];
+      const double cases = static_cast<double>(score.cases_count);
+      one["right"] = static_cast<double>(score.right_count) / cases;
+      if (score.kind == TaskKind::kToolCall) {
+        one["right_calls"] = static_cast<double>(score.right_calls_count) / cases;
+      }
+      if (!score.example.empty()) one["wrong_example"] = score.example;
+    }
+    return json.dump(2) + "\n";
+  }
+  std::string text;
+  for (const eval::TaskScore& score : scores) {
+    text += fmt::format(
+        "{:<11} {:>5.1f} %  {} of {} right", TaskKindName(score.kind),
+        100.0 * static_cast<double>(score.right_count) / static_cast<double>(score.cases_count),
+        score.right_count, score.cases_count);
+    if (score.kind == TaskKind::kToolCall) {
+      text += fmt::format(", {} of them the call", score.right_calls_count);
+    }
+    text += score.example.empty() ? "\n" : "; wrong: " + score.example + "\n";
+  }
+  return text;
+}
+
+Result<int> EvalTasks(const EvalOptions& options) {
+  K3_TRY(const EngineOptions engine_options, MakeEngineOptions(options.threads, true));
+  K3_TRY(const std::unique_ptr<Engine> engine, Engine::Open(options.dir, engine_options));
+  eval::TaskSuiteOptions suite;
+  suite.cases_count = options.cases;
+  suite.seed = options.seed;
+  ProgressBar bar("evaluating");
+  suite.progress = [&](int64_t done, int64_t total) { bar.Update(done, total); };
+  K3_TRY(const std::vector<eval::TaskScore> scores, eval::RunTaskSuite(*engine, suite));
+  bar.Clear();
+  K3_RETURN_IF_ERROR(WriteOutput(FormatScores(options, scores)));
+  return kExitOk;
+}
 
 std::string FormatResult(const EvalOptions& options, const PerplexityResult& result) {
   if (!options.json) {
@@ -44,6 +93,7 @@ std::string FormatResult(const EvalOptions& options, const PerplexityResult& res
 }
 
 Result<int> Eval(const EvalOptions& options) {
+  if (options.tasks) return EvalTasks(options);
   PerplexityOptions perplexity;
   perplexity.context = options.context;
   K3_TRY(perplexity.prefill_chunk, ParsePrefillChunk(options.prefill_chunk));
@@ -69,12 +119,23 @@ Result<int> Eval(const EvalOptions& options) {
 void AddEvalCommand(CLI::App& app, Invocation& invocation) {
   // Shared with the callback, which CLI11 copies.
   auto options = std::make_shared<EvalOptions>();
-  CLI::App* command =
-      app.add_subcommand("eval", "Measure how well a model predicts a text (perplexity).");
+  CLI::App* command = app.add_subcommand(
+      "eval", "Measure how well a model predicts a text (perplexity) or answers tasks.");
   AddModelArgument(*command, &options->dir, "The model's directory.");
-  command->add_option("--text", options->text_file, "The text, a UTF-8 file.")
-      ->required()
-      ->type_name("FILE");
+  CLI::Option_group* what = command->add_option_group("What", "One of these.");
+  what->add_option("--text", options->text_file, "The text, a UTF-8 file.")->type_name("FILE");
+  what->add_flag("--tasks", options->tasks,
+                 "Held-out synthetic tasks (k3 tasks), answered greedily: the share whose answer "
+                 "is right to the letter.");
+  what->require_option(1);
+  command->add_option("--cases", options->cases, "With --tasks: how many of each kind.")
+      ->type_name("N")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30).description(""));
+  command->add_option("--seed", options->seed, "With --tasks: other cases.")
+      ->transform(WholeNumber(UINT64_MAX))
+      ->type_name("N")
+      ->capture_default_str();
   command
       ->add_option("--context", options->context,
                    "Tokens in a window. Each window starts from nothing, and every token of it but "
@@ -97,8 +158,9 @@ void AddEvalCommand(CLI::App& app, Invocation& invocation) {
   command->footer(
       "Prints the mean negative log-likelihood in nats per token, its exponential (perplexity),\n"
       "and how many tokens were predicted. Compare only figures with one tokenizer and context.\n\n"
-      "Example:\n"
-      "  k3 eval models/kjv --text models/kjv/heldout.txt --context 512 --max-tokens 8192");
+      "Examples:\n"
+      "  k3 eval models/kjv --text models/kjv/heldout.txt --context 512 --max-tokens 8192\n"
+      "  k3 eval models/kjv --tasks --cases 20");
   command->callback(
       [options, &invocation] { invocation.command = [options] { return Eval(*options); }; });
 }
