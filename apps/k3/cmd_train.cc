@@ -83,6 +83,7 @@ double ForwardFlops(const train::TrainingConfig& config, const model::Parameters
 }
 
 Result<int> Train(TrainCommand options) {
+  CatchTermination();
   const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
   options.overrides.steps = options.steps;
   train::TrainerOptions trainer_options{
@@ -102,11 +103,13 @@ Result<int> Train(TrainCommand options) {
       trainer->training_tokens(), trainer->validation_tokens(), config.tokens_per_step(),
       trainer->steps_done() > 0 ? fmt::format("; going on after step {}", trainer->steps_done())
                                 : ""));
+  if (trainer->validation_tokens() < 2 && config.validation.fraction > 0) {
+    PrintNotice("nothing is held out, so there will be no val_loss: the data are too few");
+  }
   train::TrainerHooks hooks;
   hooks.forward_flops_per_sequence = ForwardFlops(config, trainer->parameters().parameters());
   hooks.peak_flops_per_second = eval::MeasureGemmPeak(trainer->pool(), trainer->kernels()).best();
   hooks.stop_at_step = options.stop_at_step;
-  CatchTermination();
   hooks.should_stop = [] { return WasInterrupted(); };
   ProgressReport report(config.steps, trainer->steps_done());
   hooks.on_step = [&](const train::StepMetrics& metrics) { report.OnStep(metrics); };
@@ -137,16 +140,20 @@ void AddTrainCommand(CLI::App& app, Invocation& invocation) {
   command->add_option("--steps", options->steps, "Steps of the whole run, for its schedule too.")
       ->type_name("N")
       ->transform(WholeNumber(INT64_MAX));
-  command->add_flag("--resume", options->resume,
-                    "Goes on from the last checkpoint in DIR, to the same bits as a run that was "
-                    "not interrupted; from the start if there is none yet.");
+  command->add_flag(
+      "--resume", options->resume,
+      "With the command that began the run: goes on from the last checkpoint in DIR, to "
+      "the same bits as a run that was not interrupted; from the start if there is "
+      "none yet.");
   command
       ->add_option("--from", options->overrides.from_dir,
                    "Starts from the weights of this checkpoint instead of random ones.")
       ->type_name("DIR");
   command
-      ->add_option("--text", options->overrides.text_files,
-                   "Text to train on, UTF-8, in place of what the configuration names.")
+      ->add_option(
+          "--text", options->overrides.text_files,
+          "Text to train on, UTF-8: one file or several, in place of what the configuration "
+          "names.")
       ->type_name("FILE");
   command
       ->add_option("--chat", options->overrides.chat_files,
@@ -161,7 +168,7 @@ void AddTrainCommand(CLI::App& app, Invocation& invocation) {
       ->add_option("--stop-at", options->stop_at_step,
                    "Saves and ends after step N, without changing the schedule.")
       ->type_name("N")
-      ->transform(WholeNumber(INT64_MAX));
+      ->check(CLI::Range(int64_t{1}, INT64_MAX).description(""));
   AddThreadsOption(*command, &options->threads);
   command->footer(
       "Ctrl-C and SIGTERM finish the step, save and end. Progress goes to standard error and, a\n"

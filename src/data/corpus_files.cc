@@ -25,17 +25,6 @@ std::string_view TakeLine(std::string_view& text, size_t* bytes_count) {
   return line;
 }
 
-Status CheckUtf8(std::string_view text, const std::string& path) {
-  const int64_t invalid = FindInvalidUtf8(text);
-  if (invalid < 0) return OkStatus();
-  const std::string_view before = text.substr(0, static_cast<size_t>(invalid));
-  return InvalidArgument(fmt::format(
-      "{}:{}: expected UTF-8, found the byte 0x{:02X} at offset {}; convert the file, for example "
-      "with iconv",
-      path, std::ranges::count(before, '\n') + 1,
-      static_cast<unsigned char>(text[static_cast<size_t>(invalid)]), invalid));
-}
-
 Status AddTextDocument(const Tokenizer& tokenizer, std::string_view text,
                        const TextFileOptions& options, Corpus& corpus) {
   if (text.empty()) return OkStatus();
@@ -47,6 +36,17 @@ Status AddTextDocument(const Tokenizer& tokenizer, std::string_view text,
 }
 
 }  // namespace
+
+Status CheckUtf8(std::string_view text, const std::string& path) {
+  const int64_t invalid = FindInvalidUtf8(text);
+  if (invalid < 0) return OkStatus();
+  const std::string_view before = text.substr(0, static_cast<size_t>(invalid));
+  return InvalidArgument(fmt::format(
+      "{}:{}: expected UTF-8, found the byte 0x{:02X} at offset {}; convert the file, for example "
+      "with iconv",
+      path, std::ranges::count(before, '\n') + 1,
+      static_cast<unsigned char>(text[static_cast<size_t>(invalid)]), invalid));
+}
 
 Status AddText(const Tokenizer& tokenizer, std::string_view text, const std::string& where,
                const TextFileOptions& options, Corpus& corpus) {

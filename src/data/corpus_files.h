@@ -38,6 +38,9 @@ struct TextFileOptions {
   std::optional<int32_t> eos_id;
 };
 
+/// InvalidArgument with file, line and offset for bytes that are not UTF-8.
+Status CheckUtf8(std::string_view text, const std::string& path);
+
 /// A text as a text file's content; `where` is what messages call it.
 Status AddText(const Tokenizer& tokenizer, std::string_view text, const std::string& where,
                const TextFileOptions& options, Corpus& corpus);

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 #include <vector>
@@ -13,13 +12,12 @@
 #include "checkpoint/safetensors.h"
 #include "checkpoint/shard_index.h"
 #include "checkpoint/writer.h"
-#include "config/model_config.h"
+#include "train/exported_config.h"
 
 namespace k3::train {
 namespace {
 
 constexpr int64_t kChunk = 65536;  // values of one append
-constexpr std::string_view kExportKey = "k3_export";
 constexpr std::string_view kExportVersion = "1";
 
 /// The shards that the directory's index names.
@@ -122,27 +120,10 @@ Status WriteIndex(FileSystem& files, const std::string& dir, const std::string& 
 
 }  // namespace
 
-Result<std::string> WithQuantizationConfig(std::string_view config_json) {
-  K3_TRY(const ModelConfig config, ParseModelConfig(config_json, kConfigFileName));
-  if (config.quantized_experts) return std::string(config_json);
-  // Parsed above, so this cannot fail.
-  auto json = nlohmann::ordered_json::parse(config_json);
-  json["quantization_config"] = nlohmann::ordered_json::parse(R"({
-    "quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized",
-    "quantization_status": "compressed",
-    "config_groups": {"group_0": {"targets": ["Linear"], "input_activations": null,
-      "weights": {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32,
-                  "symmetric": true, "dynamic": false, "scale_dtype": "torch.uint8"}}}
-  })");
-  return json.dump(2) + "\n";
-}
-
 Status ExportCheckpoint(FileSystem& files, const ExportTarget& target, const ParameterSet& set) {
   const std::string& dir = target.dir;
-  std::string config_json = target.config_json;
-  if (set.rounding().quantize_experts) {
-    K3_TRY(config_json, WithQuantizationConfig(config_json));
-  }
+  K3_TRY(const std::string config_json,
+         WithQuantization(target.config_json, set.rounding().quantize_experts));
   K3_RETURN_IF_ERROR(files.MakeDirectories(dir));
   K3_TRY(const std::set<std::string> old_shards, IndexedShards(files, dir));
   K3_RETURN_IF_ERROR(CheckOrigin(files, dir, old_shards));

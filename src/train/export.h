@@ -23,18 +23,17 @@
 
 namespace k3::train {
 
+/// The key in a shard's __metadata__ by which an export is known.
+inline constexpr std::string_view kExportKey = "k3_export";
+
 struct ExportTarget {
   std::string dir;
   /// The shard's file name without ".safetensors"; gets a suffix when an earlier export has it.
   std::string shard_name;
-  /// A quantization_config is added when the experts are quantised and it has none; one that is
-  /// there stays, as each tensor decides for itself.
+  /// Gets or loses its quantization_config by what the experts are (exported_config.h).
   std::string config_json;
 };
 
 Status ExportCheckpoint(FileSystem& files, const ExportTarget& target, const ParameterSet& set);
-
-/// config.json as an export of MXFP4 experts has it.
-Result<std::string> WithQuantizationConfig(std::string_view config_json);
 
 }  // namespace k3::train

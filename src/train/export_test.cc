@@ -141,17 +141,6 @@ TEST_F(ExportTest, AnotherCheckpointIsNotTouched) {
   EXPECT_EQ(directory_.Names(), before);
 }
 
-TEST(QuantizationConfigTest, IsAddedOnlyWhereThereIsNone) {
-  const std::string with = FullConfigJson(true), without = FullConfigJson(false);
-  EXPECT_EQ(*WithQuantizationConfig(with), with);
-  const std::string added = *WithQuantizationConfig(without);
-  EXPECT_TRUE(ParsedConfig(added).quantized_experts);
-  auto json = nlohmann::ordered_json::parse(added);
-  json.erase("quantization_config");
-  EXPECT_EQ(json, nlohmann::ordered_json::parse(without));
-  EXPECT_EQ(WithQuantizationConfig("{").status().code(), StatusCode::kInvalidArgument);
-}
-
 TEST_F(ExportTest, AFailureAtAnyMomentLeavesOneOfTheTwo) {
   using Fault = FaultyFiles::Fault;
   const std::string json = PlainConfigJson();

@@ -2,13 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "base/limits.h"
 
 namespace k3::train {
 namespace {
 
+constexpr int64_t kReadBytes = 1 << 20;
 constexpr std::array<const char*, 5> kGroupNames = {"per_head", "matrix", "expert", "table",
                                                     "other"};
 
@@ -18,7 +21,33 @@ std::optional<int64_t> StepOfLine(const std::string& line) {
   if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) {
     return std::nullopt;
   }
-  return json["step"].get<int64_t>();
+  const int64_t step = json["step"].get<int64_t>();
+  return step > 0 ? std::optional(step) : std::nullopt;
+}
+
+/// Copies the whole lines of steps up to `last_step`, a part of the file at a time.
+Status CopyLines(FileSystem& files, const std::string& path, int64_t last_step, WritableFile& to) {
+  K3_TRY(const std::unique_ptr<ReadableFile> from, files.OpenReadable(path));
+  std::string text, kept;
+  for (int64_t at = 0; at < from->size();) {
+    const int64_t n = std::min(kReadBytes, from->size() - at);
+    const size_t before = text.size();
+    text.resize(before + static_cast<size_t>(n));
+    K3_RETURN_IF_ERROR(from->ReadAt(at, std::as_writable_bytes(std::span(text).subspan(before))));
+    at += n;
+    size_t begin = 0;
+    for (size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
+      const std::string line = text.substr(begin, end - begin);
+      const std::optional<int64_t> step = StepOfLine(line);
+      if (step.has_value() && *step <= last_step) kept += line + "\n";
+    }
+    text.erase(0, begin);
+    // Not the curve's: a line is a few kilobytes.
+    if (std::ssize(text) > limits::kLineBytesMax) text.clear();
+    K3_RETURN_IF_ERROR(to.Append(AsBytes(kept)));
+    kept.clear();
+  }
+  return OkStatus();
 }
 
 }  // namespace
@@ -60,22 +89,11 @@ std::string FormatMetrics(const StepMetrics& m) {
 
 Result<MetricsFile> MetricsFile::Open(FileSystem& files, const std::string& path,
                                       int64_t last_step) {
-  std::string kept;
-  if (last_step > 0 && files.Exists(path)) {
-    K3_TRY(const std::string text, ReadWholeFile(files, path, limits::kPromptBytesMax));
-    for (size_t begin = 0; begin < text.size();) {
-      const size_t end = text.find('\n', begin);
-      if (end == std::string::npos) break;  // a line that was never finished
-      const std::string line = text.substr(begin, end - begin);
-      const std::optional<int64_t> step = StepOfLine(line);
-      if (step.has_value() && *step <= last_step) kept += line + "\n";
-      begin = end + 1;
-    }
-  }
   // The kept lines are whole in the new file before it takes the old one's name; it stays open.
   const std::string partial = PartialPath(path);
   K3_TRY(std::unique_ptr<WritableFile> file, files.Create(partial));
-  Status status = file->Append(AsBytes(kept));
+  Status status = OkStatus();
+  if (last_step > 0 && files.Exists(path)) status = CopyLines(files, path, last_step, *file);
   if (status.ok()) status = file->Sync();
   if (status.ok()) status = files.Rename(partial, path);
   if (!status.ok()) {

@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <charconv>
+#include <memory>
+#include <optional>
 #include <set>
 #include <vector>
 
 #include "base/limits.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/safetensors.h"
 #include "checkpoint/shard_index.h"
 #include "config/json.h"
 #include "train/export.h"
@@ -80,8 +83,8 @@ Status CompareIdentity(const std::string& begun, const std::string& now, const s
     if (expected == DumpJson(value)) continue;
     const bool is_model = name == "model";
     return InvalidArgument(fmt::format(
-        "{}: the run was begun with another {}: expected {}, found {}; resume it with the settings "
-        "it has, or begin a new one in another directory",
+        "{}: the run was begun with other settings: {}: expected {}, found {}; give the command "
+        "that it was begun with, or begin a new run in another directory",
         where, name, is_model ? "its config.json" : expected,
         is_model ? "a changed one" : DumpJson(value)));
   }
@@ -109,13 +112,19 @@ Status CheckRunDirectory(FileSystem& files, const std::string& dir, bool resume)
         "it, or give another directory to --out",
         dir));
   }
-  for (const std::string_view name : {kConfigFileName, kIndexFileName, kSingleShardFileName}) {
-    const std::string path = JoinPath(dir, name);
-    if (has_state || !files.Exists(path)) continue;
+  if (has_state || !files.Exists(dir)) return OkStatus();
+  K3_TRY(const std::vector<std::string> names, files.List(dir));
+  // The lock is the mark of a run that was ended before its first save.
+  const bool is_ours = std::ranges::count(names, kLockName) > 0;
+  for (const std::string& name : names) {
+    const bool is_model =
+        name == kConfigFileName || name == kIndexFileName || name == kSingleShardFileName;
+    const bool is_output = name == kMetricsName || name == kValidationTextName;
+    if (!is_model && (is_ours || !is_output)) continue;
     return InvalidArgument(fmt::format(
-        "{}: expected a directory without a model, found {}, which is not overwritten; give "
-        "another directory to --out",
-        dir, path));
+        "{}: expected a directory without files of a model or a run, found {}, which is not "
+        "overwritten; give another directory to --out",
+        dir, name));
   }
   return OkStatus();
 }
@@ -163,54 +172,78 @@ Status StartRunDirectory(FileSystem& files, const std::string& dir, const Traini
   return WriteFileAtomically(files, JoinPath(dir, kValidationTextName), validation_text);
 }
 
-Status RepairRun(FileSystem& files, const std::string& dir, const TrainingConfig& config,
-                 int64_t steps_done, const ParameterSet& set) {
+namespace {
+
+/// Whether a shard is one that an export wrote.
+bool IsExportedShard(FileSystem& files, const std::string& path) {
+  const Result<std::unique_ptr<ReadableFile>> file = files.OpenReadable(path);
+  if (!file.ok()) return false;
+  const Result<SafetensorsHeader> header = ReadSafetensorsHeader(**file, path);
+  return header.ok() && std::ranges::any_of(header->metadata, [](const auto& entry) {
+           return entry.first == kExportKey;
+         });
+}
+
+/// The shards that the index names; nothing when it cannot be read.
+std::optional<std::set<std::string>> ReadShardNames(FileSystem& files, const std::string& dir) {
   std::set<std::string> shards;
   const std::string index = JoinPath(dir, kIndexFileName);
-  const auto read_index = [&]() -> Status {
-    shards.clear();
-    if (!files.Exists(index)) return OkStatus();
-    K3_TRY(const std::string text, ReadWholeFile(files, index, limits::kIndexFileBytesMax));
-    const auto add = [&](std::string_view, std::string_view shard) {
-      shards.emplace(shard);
-      return OkStatus();
-    };
-    return ReadShardIndex(text, index, add).status();
+  const Result<std::string> text = ReadWholeFile(files, index, limits::kIndexFileBytesMax);
+  if (!text.ok()) return std::nullopt;
+  const auto add = [&](std::string_view, std::string_view shard) {
+    shards.emplace(shard);
+    return OkStatus();
   };
-  K3_RETURN_IF_ERROR(read_index());
-  const std::string name = ShardName(steps_done);
-  const bool stands =
-      steps_done < 0 || std::ranges::any_of(
-                            shards,
-                            [&](const std::string& shard) {
-                              return shard.starts_with(name + ".") || shard.starts_with(name + "-");
-                            });
-  if (!stands) {
-    // The index is the last file of a checkpoint: without it, all of it is written again.
-    K3_RETURN_IF_ERROR(ExportCheckpoint(
-        files, {.dir = dir, .shard_name = name, .config_json = config.model_json}, set));
-    K3_RETURN_IF_ERROR(read_index());
+  if (!ReadShardIndex(*text, index, add).status().ok()) return std::nullopt;
+  return shards;
+}
+
+/// Whether the directory holds the whole checkpoint of a step.
+bool HasCheckpoint(FileSystem& files, const std::string& dir, int64_t step) {
+  const std::optional<std::set<std::string>> shards = ReadShardNames(files, dir);
+  if (!shards.has_value() || shards->size() != 1) return false;
+  const std::string& shard = *shards->begin();
+  const std::string name = ShardName(step);
+  if (!shard.starts_with(name + ".") && !shard.starts_with(name + "-")) return false;
+  return Checkpoint::Open(dir).ok();
+}
+
+}  // namespace
+
+Status RepairRun(FileSystem& files, const std::string& dir, const TrainingConfig& config,
+                 int64_t steps_done, const ParameterSet& set) {
+  if (steps_done >= 0 && !HasCheckpoint(files, dir, steps_done)) {
+    const std::optional<std::set<std::string>> shards = ReadShardNames(files, dir);
+    const bool all_ours = !shards.has_value() || std::ranges::all_of(*shards, IsShardName);
+    const std::string index = JoinPath(dir, kIndexFileName);
+    // Without its index a damaged checkpoint of ours is in nobody's way.
+    if (all_ours && files.Exists(index)) K3_RETURN_IF_ERROR(files.Remove(index));
+    K3_RETURN_IF_ERROR(ExportRun(files, dir, config, steps_done, set));
   }
+  const std::optional<std::set<std::string>> shards = ReadShardNames(files, dir);
   K3_TRY(const std::vector<std::string> names, files.List(dir));
   for (const std::string& file : names) {
-    const bool left =
-        IsPartialName(file) || (steps_done >= 0 && IsShardName(file) && !shards.contains(file));
-    if (left) K3_RETURN_IF_ERROR(files.Remove(JoinPath(dir, file)));
+    const std::string path = JoinPath(dir, file);
+    const bool left = IsPartialName(file) || (shards.has_value() && !shards->contains(file) &&
+                                              IsShardName(file) && IsExportedShard(files, path));
+    if (left) K3_RETURN_IF_ERROR(files.Remove(path));
   }
   return OkStatus();
 }
 
-Status SaveRun(FileSystem& files, const std::string& dir, const TrainingConfig& config,
-               const RunPosition& position, ParameterSet& set, Optimizer& optimizer) {
+Status SaveRunState(FileSystem& files, const std::string& dir, const TrainingConfig& config,
+                    const RunPosition& position, ParameterSet& set, Optimizer& optimizer) {
   const TrainingProgress progress{.step = position.steps_done,
                                   .tokens = position.steps_done * config.tokens_per_step(),
                                   .data_state = FormatDataState(config, position.packing),
                                   .fingerprint = Fingerprint(config.Identity())};
-  K3_RETURN_IF_ERROR(
-      SaveTrainingState(files, JoinPath(dir, kTrainingStateName), progress, set, optimizer));
+  return SaveTrainingState(files, JoinPath(dir, kTrainingStateName), progress, set, optimizer);
+}
+
+Status ExportRun(FileSystem& files, const std::string& dir, const TrainingConfig& config,
+                 int64_t steps_done, const ParameterSet& set) {
   return ExportCheckpoint(
-      files,
-      {.dir = dir, .shard_name = ShardName(position.steps_done), .config_json = config.model_json},
+      files, {.dir = dir, .shard_name = ShardName(steps_done), .config_json = config.model_json},
       set);
 }
 

@@ -51,13 +51,17 @@ Result<Tokenizer> OpenTrainingTokenizer(FileSystem& files, const std::string& di
 Status StartRunDirectory(FileSystem& files, const std::string& dir, const TrainingConfig& config,
                          std::string_view validation_text);
 
-/// Makes the checkpoint that of the position when a kill came between state and checkpoint, and
-/// removes what such a run left half done. A negative step: there is no checkpoint yet.
+/// Writes the checkpoint of the position again when it is not there whole, be it that a kill came
+/// between state and checkpoint or that it was damaged, and removes what a killed run left half
+/// done. A negative step: there is no checkpoint yet.
 Status RepairRun(FileSystem& files, const std::string& dir, const TrainingConfig& config,
                  int64_t steps_done, const ParameterSet& set);
 
-Status SaveRun(FileSystem& files, const std::string& dir, const TrainingConfig& config,
-               const RunPosition& position, ParameterSet& set, Optimizer& optimizer);
+/// A save is both, the state first.
+Status SaveRunState(FileSystem& files, const std::string& dir, const TrainingConfig& config,
+                    const RunPosition& position, ParameterSet& set, Optimizer& optimizer);
+Status ExportRun(FileSystem& files, const std::string& dir, const TrainingConfig& config,
+                 int64_t steps_done, const ParameterSet& set);
 
 /// Reads the training state into set and optimizer, after a check that `config` is what the run was
 /// begun with.

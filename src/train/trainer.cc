@@ -3,12 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <tuple>
 
 #include "base/clock.h"
 #include "base/limits.h"
 #include "checkpoint/checkpoint.h"
 #include "sys/machine.h"
+#include "train/exported_config.h"
 #include "train/run_directory.h"
 #include "weights/inventory.h"
 
@@ -42,6 +45,9 @@ Result<std::unique_ptr<Trainer>> Trainer::Create(FileSystem& files, TrainerOptio
   K3_RETURN_IF_ERROR(CheckMemory(options.config.model));
   K3_TRY(const Tokenizer tokenizer, OpenTrainingTokenizer(files, options.config.data.tokenizer_dir,
                                                           options.config.model.vocab_size));
+  // From here on the model's special ids are the tokenizer's.
+  K3_TRY(options.config.model_json, WithTokenizerIds(options.config.model_json, tokenizer));
+  K3_TRY(options.config.model, ParseModelConfig(options.config.model_json, "the model's config"));
   K3_TRY(TrainingData data, LoadTrainingData(files, tokenizer, options.config));
   const PackingOptions packing{.sequence_length = options.config.sequence_length,
                                .seed = options.config.seed};
@@ -80,16 +86,7 @@ Status Trainer::Start() {
   }
   K3_TRY(batches_, PackedBatches::Create(data_.training, {.sequence_length = config.sequence_length,
                                                           .seed = config.seed}));
-  windows_ = ValidationWindows(data_.validation, config.validation.context);
-  if (config.validation.tokens_max > 0) {
-    int64_t tokens = 0;
-    size_t count = 0;
-    while (count < windows_.size() && tokens < config.validation.tokens_max) {
-      tokens += windows_[count].end - windows_[count].begin;
-      ++count;
-    }
-    windows_.resize(count);
-  }
+  ChooseWindows();
   if (options_.resume && HasTrainingState(files_, options_.out_dir)) {
     K3_RETURN_IF_ERROR(Resume());
   } else if (!options_.from_dir.empty()) {
@@ -101,10 +98,40 @@ Status Trainer::Start() {
   return OkStatus();
 }
 
+void Trainer::ChooseWindows() {
+  const ValidationConfig& validation = options_.config.validation;
+  // Text and conversations each have their own part of what may be measured.
+  std::array<std::vector<TokenWindow>, 2> kinds;
+  for (const TokenWindow& window : ValidationWindows(data_.validation, validation.context)) {
+    kinds[window.begin < data_.validation_text_tokens ? 0 : 1].push_back(window);
+  }
+  const int64_t share = kinds[0].empty() || kinds[1].empty() ? 1 : 2;
+  for (const std::vector<TokenWindow>& kind : kinds) {
+    int64_t tokens = 0;
+    for (const TokenWindow& window : kind) {
+      if (validation.tokens_max > 0 && tokens >= validation.tokens_max / share) break;
+      tokens += window.end - window.begin;
+      windows_.push_back(window);
+    }
+  }
+}
+
 Status Trainer::LoadWeights() {
   K3_TRY(const Checkpoint checkpoint, Checkpoint::Open(options_.from_dir));
+  const ModelConfig& from = checkpoint.config();
+  const ModelConfig& to = set_.config();
+  for (const auto& [name, found, expected] :
+       {std::tuple("layers", from.layers, to.layers),
+        std::tuple("hidden_size", from.hidden_size, to.hidden_size),
+        std::tuple("vocab_size", from.vocab_size, to.vocab_size),
+        std::tuple("num_experts", from.moe.experts, to.moe.experts)}) {
+    if (found == expected) continue;
+    return InvalidArgument(
+        fmt::format("--from {}: expected the shape that is trained, with {} {}, found {}",
+                    options_.from_dir, name, expected, found));
+  }
   K3_TRY(const WeightStore weights, WeightStore::Bind(checkpoint, {}));
-  return set_.LoadFrom(weights).WithContext(options_.from_dir);
+  return set_.LoadFrom(weights);
 }
 
 Status Trainer::Resume() {
@@ -255,9 +282,15 @@ Status Trainer::Save() {
   // The curve first: it must not lack lines before the step that the state stands at.
   Status saved = metrics_->Sync();
   if (saved.ok()) {
-    saved = SaveRun(files_, options_.out_dir, options_.config, position, set_, optimizer_);
+    saved = SaveRunState(files_, options_.out_dir, options_.config, position, set_, optimizer_);
   }
   if (!saved.ok()) return saved.WithContext(StepNotSaved());
+  saved = ExportRun(files_, options_.out_dir, options_.config, steps_done_, set_);
+  if (!saved.ok()) {
+    return saved.WithContext(fmt::format(
+        "the training state of step {} is saved, its checkpoint is not; --resume writes it",
+        steps_done_));
+  }
   saved_step_ = steps_done_;
   return OkStatus();
 }
@@ -277,7 +310,7 @@ Status Trainer::Run(const TrainerHooks& hooks) {
   const int64_t last = std::min(config.steps, hooks.stop_at_step.value_or(config.steps));
   const double flops =
       3.0 * hooks.forward_flops_per_sequence * static_cast<double>(config.batch_sequences);
-  while (steps_done_ < last) {
+  while (steps_done_ < last && !(hooks.should_stop && hooks.should_stop())) {
     const int64_t begin_ns = MonotonicNanoseconds();
     K3_TRY(StepMetrics metrics, Step());
     const double seconds = SecondsBetween(begin_ns, MonotonicNanoseconds());

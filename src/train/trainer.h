@@ -86,6 +86,8 @@ class Trainer {
   /// Opens weights, data order and metrics; reads the training state when resuming.
   Status Start();
   Status Resume();
+  /// Which windows a validation measures.
+  void ChooseWindows();
   Status LoadWeights();
   Result<StepMetrics> Step();
   /// Loss summed over one micro-batch; adds its gradients.

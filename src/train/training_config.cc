@@ -16,6 +16,8 @@ namespace k3::train {
 namespace {
 
 constexpr int64_t kDefaultMicroBatchTokens = 4096;
+// The share of a run after which the experts of a quantised model are trained as MXFP4.
+constexpr float kDefaultQuantisedFrom = 0.6f;
 constexpr FloatRange kRate = {.above = 0, .max = 10};
 constexpr FloatRange kShare = {.above = 0, .max = 1, .inclusive = true};
 
@@ -222,6 +224,7 @@ class Reader {
       section.Fail("from_share", "from_step or from_share", "both");
     }
     from_share_ = share;
+    has_quantisation_ = root_.Get("qat") != nullptr;
     c.quantisation.rule = Choice(section, "scale_rule", c.quantisation.rule, kRules);
     c.quantisation.mxfp8_inputs = section.BoolOr("mxfp8_inputs", false);
     Close(section);
@@ -258,6 +261,7 @@ class Reader {
 
  public:
   std::optional<float> from_share() const { return from_share_; }
+  bool has_quantisation() const { return has_quantisation_; }
 
  private:
   const std::string where_;
@@ -266,7 +270,15 @@ class Reader {
   FieldReader root_;
   std::vector<std::string> unknown_;
   std::optional<float> from_share_;
+  bool has_quantisation_ = false;
 };
+
+bool HasExperts(const ModelConfig& model) {
+  for (int64_t layer = 0; layer < model.layers; ++layer) {
+    if (!model.IsDense(layer)) return true;
+  }
+  return false;
+}
 
 /// What fields mean together.
 Status CheckTogether(const TrainingConfig& c, const std::string& where) {
@@ -306,15 +318,15 @@ Status CheckTogether(const TrainingConfig& c, const std::string& where) {
                     "found {}",
                     limits::kTrainingTokensMax, c.tokens_per_step()));
   }
-  if (m.moe.experts > 0 && c.balancing != BalancingRule::kNone &&
-      m.moe.experts_per_token >= m.moe.experts && m.layers > m.dense_layers) {
+  if (HasExperts(m) && c.balancing != BalancingRule::kNone &&
+      m.moe.experts_per_token >= m.moe.experts) {
     return fail(
         fmt::format("balancing: expected fewer active experts ({}) than experts ({}), or "
                     "the rule \"none\"",
                     m.moe.experts_per_token, m.moe.experts));
   }
   const int64_t width = m.moe.latent > 0 ? m.moe.latent : m.hidden_size;
-  const bool quantises = c.quantisation.from_step.has_value() && m.layers > m.dense_layers;
+  const bool quantises = c.quantisation.from_step.has_value() && HasExperts(m);
   for (const auto& [name, value] :
        {std::pair(m.moe.latent > 0 ? "routed_expert_hidden_size" : "hidden_size", width),
         std::pair("moe_intermediate_size", m.moe.intermediate)}) {
@@ -366,22 +378,29 @@ std::string TrainingConfig::Identity() const {
   return DumpJson(JsonValue(std::move(members)));
 }
 
-Result<TrainingConfig> ReadTrainingConfig(FileSystem& files, const std::string& path,
+Result<TrainingConfig> ReadTrainingConfig(FileSystem& files, const std::string& path_or_dir,
                                           const TrainingOverrides& overrides) {
+  // A checkpoint's directory stands for its config.json.
+  const std::string inside = JoinPath(path_or_dir, kConfigFileName);
+  const std::string path = files.Exists(inside) ? inside : path_or_dir;
   K3_TRY(const std::string text, ReadWholeFile(files, path, limits::kConfigFileBytesMax));
   K3_TRY(const JsonValue root, ParseJson(text, path));
   TrainingConfig config;
   std::optional<float> from_share;
+  bool has_quantisation = false;
   if (root.Find("model_type") != nullptr || root.Find("text_config") != nullptr) {
     config.model_json = text;
     K3_TRY(config.model, ParseModelConfig(text, path));
     config.data.task_kinds.assign(std::begin(kTaskKinds), std::end(kTaskKinds));
-    // A model that says its experts are quantised is trained so from the start of its last part.
-    if (config.model.quantized_experts) from_share = 0.6f;
   } else {
     Reader reader(root, path);
     K3_TRY(config, reader.Read(files, overrides.from_dir));
     from_share = reader.from_share();
+    has_quantisation = reader.has_quantisation();
+  }
+  if (!has_quantisation && config.model.quantized_experts) {
+    // A model that says its experts are MXFP4 ends as one; what is MXFP4 already stays so.
+    from_share = overrides.from_dir.empty() ? kDefaultQuantisedFrom : 0.0f;
   }
   if (!overrides.text_files.empty()) config.data.text_files = overrides.text_files;
   if (!overrides.chat_files.empty()) config.data.chat_files = overrides.chat_files;

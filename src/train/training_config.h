@@ -88,7 +88,8 @@ struct TrainingOverrides {
   std::string from_dir;
 };
 
-Result<TrainingConfig> ReadTrainingConfig(FileSystem& files, const std::string& path,
+/// `path_or_dir`: the file, or a checkpoint's directory for its config.json.
+Result<TrainingConfig> ReadTrainingConfig(FileSystem& files, const std::string& path_or_dir,
                                           const TrainingOverrides& overrides);
 
 }  // namespace k3::train

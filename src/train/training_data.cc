@@ -12,9 +12,13 @@ namespace {
 // Held-out tasks that a validation measures, at most.
 constexpr int64_t kValidationTasks = 200;
 
+bool HasFiles(const ValidationConfig& validation) {
+  return !validation.text_files.empty() || !validation.chat_files.empty();
+}
+
 /// Whether the held-out data are cut off the training data.
 bool CutsOff(const ValidationConfig& validation) {
-  return validation.fraction > 0 && validation.text_files.empty() && validation.chat_files.empty();
+  return validation.fraction > 0 && !HasFiles(validation);
 }
 
 /// Where the last `fraction` of a text begins: behind the end of a line.
@@ -31,14 +35,27 @@ Status AddTexts(FileSystem& files, const Tokenizer& tokenizer, const TrainingCon
   for (const std::string& path : config.data.text_files) {
     K3_TRY(std::string text, ReadWholeFile(files, path, limits::kPromptBytesMax));
     if (cut) {
+      // Before the cut, so that a message has the file's own lines.
+      K3_RETURN_IF_ERROR(CheckUtf8(text, path));
       const size_t end = HeldOutFrom(text, config.validation.fraction);
+      // Two files' ends are two documents where documents are told apart.
+      if (options.separator.has_value() && !data.validation_text.empty()) {
+        data.validation_text += *options.separator + "\n";
+      }
       data.validation_text += text.substr(end);
       text.resize(end);
     }
     K3_RETURN_IF_ERROR(AddText(tokenizer, text, path, options, data.training));
   }
-  if (data.validation_text.empty()) return OkStatus();
-  return AddText(tokenizer, data.validation_text, "the held-out text", {}, data.validation);
+  if (!data.validation_text.empty()) {
+    K3_RETURN_IF_ERROR(
+        AddText(tokenizer, data.validation_text, "the held-out text", options, data.validation));
+  }
+  for (const std::string& path : config.validation.text_files) {
+    K3_RETURN_IF_ERROR(AddTextFile(files, tokenizer, path, options, data.validation));
+  }
+  data.validation_text_tokens = data.validation.tokens_count();
+  return OkStatus();
 }
 
 Status AddTasks(const Tokenizer& tokenizer, const TrainingConfig& config, TaskSplit split,
@@ -64,17 +81,15 @@ Result<TrainingData> LoadTrainingData(FileSystem& files, const Tokenizer& tokeni
   }
   SplitDocuments(chats, CutsOff(config.validation) ? config.validation.fraction : 0.0,
                  data.training, data.validation);
-  for (const std::string& path : config.validation.text_files) {
-    K3_RETURN_IF_ERROR(AddTextFile(files, tokenizer, path, {}, data.validation));
-  }
   for (const std::string& path : config.validation.chat_files) {
     K3_RETURN_IF_ERROR(AddChatFile(files, tokenizer, path, data.validation));
   }
   if (config.data.tasks_count > 0) {
     K3_RETURN_IF_ERROR(
         AddTasks(tokenizer, config, TaskSplit::kTraining, config.data.tasks_count, data.training));
-    K3_RETURN_IF_ERROR(AddTasks(tokenizer, config, TaskSplit::kHeldOut,
-                                std::min(kValidationTasks, config.data.tasks_count),
+    const bool validates = CutsOff(config.validation) || HasFiles(config.validation);
+    const int64_t held_out = std::min(kValidationTasks, config.data.tasks_count);
+    K3_RETURN_IF_ERROR(AddTasks(tokenizer, config, TaskSplit::kHeldOut, validates ? held_out : 0,
                                 data.validation));
   }
   return data;

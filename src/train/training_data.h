@@ -3,7 +3,8 @@
 // is held out.
 //
 // Without validation files of their own, text files give up their end: each is cut at the line that
-// holds `fraction` of its bytes back, before it is encoded, and the ends together are one document.
+// holds `fraction` of its bytes back, before it is encoded, and the ends together are one document
+// (or as many as separator lines say).
 // Of chat files the last conversations are held out, of synthetic tasks those that never occur in
 // training.
 // It is also given as text, so that `k3 eval --text` can measure what the run measures.
@@ -22,7 +23,8 @@ namespace k3::train {
 
 struct TrainingData {
   Corpus training;
-  Corpus validation;            // may be empty
+  Corpus validation;  // may be empty; text first, then conversations
+  int64_t validation_text_tokens = 0;
   std::string validation_text;  // held out of text files; empty when there was nothing to cut
 };
 

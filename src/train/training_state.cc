@@ -19,6 +19,7 @@ namespace {
 
 constexpr std::string_view kFormat = "k3-training";
 constexpr std::string_view kVersion = "1";
+constexpr std::string_view kHashField = "xxh3_64";
 constexpr size_t kReadBytes = size_t{1} << 20;
 
 /// One array of the state, by the name it has in the file.
@@ -53,6 +54,15 @@ class Hasher {
 
   void Add(std::span<const std::byte> bytes) {
     XXH3_64bits_update(state_.get(), bytes.data(), bytes.size());
+  }
+  /// All fields but the hash itself, by name.
+  void Add(SafetensorsWriter::Metadata metadata) {
+    std::ranges::sort(metadata);
+    for (const auto& [name, value] : metadata) {
+      if (name == kHashField) continue;
+      const std::string entry = fmt::format("{}:{}{}:{}", name.size(), name, value.size(), value);
+      Add(std::as_bytes(std::span(entry)));
+    }
   }
   std::string Text() const { return fmt::format("{:016x}", XXH3_64bits_digest(state_.get())); }
 
@@ -128,11 +138,12 @@ Result<std::vector<const TensorInfo*>> Match(const SafetensorsHeader& header,
   return matched;
 }
 
-/// Corruption unless the data section has the hash that the header states.
+/// Corruption unless metadata and data section have the hash that the header states.
 Status CheckHash(ReadableFile& file, const SafetensorsHeader& header, const Fields& fields,
                  const std::string& path) {
-  K3_TRY(const std::string expected, fields.Text("xxh3_64"));
+  K3_TRY(const std::string expected, fields.Text(kHashField));
   Hasher hasher;
+  hasher.Add({header.metadata.begin(), header.metadata.end()});
   std::vector<std::byte> buffer(kReadBytes);
   for (int64_t at = 0; at < header.data_bytes;) {
     const auto n = std::min(header.data_bytes - at, std::ssize(buffer));
@@ -142,10 +153,10 @@ Status CheckHash(ReadableFile& file, const SafetensorsHeader& header, const Fiel
     at += n;
   }
   if (hasher.Text() == expected) return OkStatus();
-  return Corruption(
-      fmt::format("{}: data section: expected the checksum {}, found {}; the file is damaged, take "
-                  "an earlier state",
-                  path, QuoteForMessage(expected), hasher.Text()));
+  return Corruption(fmt::format(
+      "{}: expected the checksum {}, found {}; the file is damaged, begin the run again "
+      "or take a copy of an earlier state",
+      path, QuoteForMessage(expected), hasher.Text()));
 }
 
 }  // namespace
@@ -160,20 +171,20 @@ Status SaveTrainingState(FileSystem& files, const std::string& path,
   const std::vector<StateTensor> tensors = StateTensors(set, optimizer);
   std::vector<TensorDeclaration> declarations;
   declarations.reserve(tensors.size());
+  SafetensorsWriter::Metadata metadata = {{"format", std::string(kFormat)},
+                                          {"version", std::string(kVersion)},
+                                          {"step", std::to_string(progress.step)},
+                                          {"tokens", std::to_string(progress.tokens)},
+                                          {"optimizer_steps", std::to_string(optimizer.steps())},
+                                          {"data_state", progress.data_state},
+                                          {"fingerprint", progress.fingerprint}};
   Hasher hasher;
+  hasher.Add(metadata);
   for (const StateTensor& tensor : tensors) {
     declarations.push_back({tensor.name, DType::kF32, tensor.shape});
     hasher.Add(std::as_bytes(tensor.values));
   }
-  const SafetensorsWriter::Metadata metadata = {
-      {"format", std::string(kFormat)},
-      {"version", std::string(kVersion)},
-      {"step", std::to_string(progress.step)},
-      {"tokens", std::to_string(progress.tokens)},
-      {"optimizer_steps", std::to_string(optimizer.steps())},
-      {"data_state", progress.data_state},
-      {"fingerprint", progress.fingerprint},
-      {"xxh3_64", hasher.Text()}};
+  metadata.emplace_back(kHashField, hasher.Text());
   K3_TRY(SafetensorsWriter writer, SafetensorsWriter::Create(files, path, declarations, metadata));
   for (const StateTensor& tensor : tensors) {
     K3_RETURN_IF_ERROR(writer.Append(std::as_bytes(tensor.values)));

@@ -10,9 +10,10 @@
 // A safetensors file of float32 tensors "master.NAME", "momentum.NAME" (Muon) or "moment1.NAME" and
 // "moment2.NAME" (AdamW), under relative names. Its __metadata__ has "format" "k3-training",
 // "version", "step", "tokens", "optimizer_steps", "data_state", "fingerprint" and "xxh3_64", the
-// XXH3 hash of the data section in 16 hexadecimal digits. Written under another name, synced and
-// renamed: the old file stays whole until the new one is. Loading checks everything, the hash too,
-// before it changes set and optimizer; a read that fails after that leaves them undefined.
+// XXH3 hash of the other fields and the data section in 16 hexadecimal digits. Written under
+// another name, synced and renamed: the old file stays whole until the new one is. Loading checks
+// everything, the hash too, before it changes set and optimizer; a read that fails after that
+// leaves them undefined.
 //
 // One thread. Failures: NotFound; Corruption for a damaged file; InvalidArgument for a file of
 // another version, configuration or optimizer; ResourceExhausted for a full disk; IoError.

@@ -306,8 +306,8 @@ class TrainTest(k3_binary.BinaryTest):
         before = everything(run)
         self.refuse(*self.words(config, "run"), says=("--resume",))
         self.copy_model(KJV, "model")
-        self.refuse(*self.words(config, "model"), says=("without a model",))
-        self.refuse(*self.words(config, "model", "--resume"), says=("without a model",))
+        self.refuse(*self.words(config, "model"), says=("without files of a model",))
+        self.refuse(*self.words(config, "model", "--resume"), says=("without files of a model",))
         os.makedirs(self.path("tok"))
         with open(self.path("tok", "tiktoken.model"), "wb") as stream:
             stream.write(b"mine")
@@ -393,7 +393,7 @@ class TrainTest(k3_binary.BinaryTest):
             stream.write(json.dumps({"messages": [{"role": "user", "content": "Who? " * 99}]}))
         self.refuse(*self.words(self.path("run.json"), "mute", "--from", KJV), says=("learn",))
         self.succeed("run", run, "In", "--max-tokens", "1")
-        self.refuse(*self.words(self.config(), "out", "--from", KJV), says=(KJV, "tensor"))
+        self.refuse(*self.words(self.config(), "out", "--from", KJV), says=(KJV, "layers"))
 
     def test_a_checkpoint_is_where_from_begins(self):
         text = os.path.join(KJV, "heldout.txt")
@@ -425,6 +425,62 @@ class TrainTest(k3_binary.BinaryTest):
             first.communicate()
         self.succeed(*self.words(config, "run", "--resume", "--stop-at",
                                  str(metrics(self.path("run"))[-1]["step"] + 3)))
+
+    def test_files_of_others_stay(self):
+        config = self.config(steps=4)
+        for name in ("validation.txt", METRICS, "config.json"):
+            os.makedirs(self.path(name + ".dir"))
+            with open(self.path(name + ".dir", name), "w", encoding="utf-8") as stream:
+                stream.write("mine")
+            self.refuse(*self.words(config, name + ".dir"), says=(name, "not overwritten"))
+            self.assertEqual(everything(self.path(name + ".dir")), {name: b"mine"})
+        run = self.train(config, "run", "--stop-at", "2")
+        with open(os.path.join(run, "model-2024.safetensors"), "wb") as stream:
+            stream.write(b"mine")
+        self.train(config, "run", "--resume")
+        self.assertEqual(read(run, "model-2024.safetensors"), b"mine")
+
+    def test_a_damaged_checkpoint_is_written_again_from_the_state(self):
+        config = self.config(steps=4)
+        whole = everything(self.train(config, "whole"))
+        name = next(name for name in whole if name.startswith("model-"))
+        for damaged, content in ((name, None), (name, b"junk"), (INDEX, None), (INDEX, b"{"),
+                                 ("config.json", None)):
+            run = self.copy_model(self.path("whole"), "run")
+            os.remove(os.path.join(run, damaged))
+            if content is not None:
+                with open(os.path.join(run, damaged), "wb") as stream:
+                    stream.write(content)
+            self.train(config, "run", "--resume")
+            self.assertEqual(everything(run), whole, damaged)
+            shutil.rmtree(run)
+        # The state's own fields are under its checksum.
+        run = self.copy_model(self.path("whole"), "run")
+        state = read(run, STATE)
+        with open(os.path.join(run, STATE), "wb") as stream:
+            stream.write(state.replace(b'"step":"4"', b'"step":"3"', 1))
+        self.refuse(*self.words(config, "run", "--resume"), says=(STATE, "checksum"))
+
+    def test_what_training_decides_in_the_config(self):
+        model = copy.deepcopy(MODEL)
+        model["quantization_config"] = {"quant_method": "compressed-tensors",
+                                        "format": "mxfp4-pack-quantized"}
+        model["eos_token_id"] = model["text_config"]["eos_token_id"] = 7
+        config = self.config(model=model, qat=None, steps=10)  # MXFP4 from step 6 on
+        early = self.train(config, "early", "--stop-at", "5")
+        late = self.train(config, "late")
+        for run, quantised in ((early, False), (late, True)):
+            written = json.loads(read(run, "config.json"))
+            self.assertEqual("quantization_config" in written, quantised)
+            self.assertEqual(written["eos_token_id"], 1954)  # <|end_of_msg|> of models/kjv
+            self.assertEqual(written["text_config"]["eos_token_id"], 1954)
+            header, _ = k3_binary.read_shard(os.path.join(run, json.loads(
+                read(run, INDEX))["weight_map"]["language_model.lm_head.weight"]))
+            self.assertEqual(any("packed" in name for name in header), quantised)
+        # What is MXFP4 is trained as that, and a directory stands for its config.json.
+        tuned = self.train(late, "tuned", "--from", late, "--text", self.path("text.txt"),
+                           "--tokenizer", KJV, "--steps", "1")
+        self.assertTrue(metrics(tuned)[0]["quantised"])
 
     def test_tasks(self):
         run = self.train(self.config(text=None, tasks={"count": 60, "kinds": ["copy", "sum"]},
