@@ -50,11 +50,48 @@ void MeasureDecay(const KdaConfig& kda, const model::KdaParameters& p, const flo
   health.log_decay_max = most;
 }
 
+/// The strongest decay of a channel over the 16-token tiles of every document.
+double TileLogDecay(const KdaConfig& kda, const model::KdaParameters& p, const float* raw,
+                    const model::Batch& batch) {
+  constexpr int64_t kTile = 16;
+  const int64_t channels = kda.heads * kda.head_dim;
+  std::vector<double> sums(static_cast<size_t>(channels));
+  double least = 0;
+  for (const model::Segment& segment : batch.segments) {
+    const int64_t tokens = std::ssize(segment.tokens);
+    for (int64_t t = 0; t < tokens; ++t, raw += channels) {
+      if (t % kTile == 0) std::ranges::fill(sums, 0.0);
+      for (int64_t c = 0; c < channels; ++c) {
+        const size_t at = static_cast<size_t>(c);
+        const double rate = p.rate[static_cast<size_t>(c / kda.head_dim)];
+        sums[at] += LogDecay(kda, rate, double{raw[c]} + p.dt_bias[at]);
+        least = std::min(least, sums[at]);
+      }
+    }
+  }
+  return least;
+}
+
+/// The largest magnitude behind SiTU over all places of the routed experts.
+double ExpertHiddenMax(const kernels::KernelTable& kernels, const ModelConfig& config,
+                       const model::MoeTape& tape, int64_t tokens) {
+  const int64_t f = config.moe.intermediate, pairs = tokens * config.moe.experts_per_token;
+  std::vector<float> row(static_cast<size_t>(f));
+  float most = 0;
+  for (int64_t i = 0; i < pairs; ++i) {
+    kernels.elementwise.situ(tape.gate + i * f, tape.up + i * f, f, config.situ_beta,
+                             config.situ_linear_beta.value_or(0.0f), row.data());
+    for (float value : row) most = std::max(most, std::abs(value));
+  }
+  return most;
+}
+
 }  // namespace
 
-std::vector<LayerHealth> MeasureHealth(const ModelConfig& config,
+std::vector<LayerHealth> MeasureHealth(const kernels::KernelTable& kernels,
+                                       const ModelConfig& config,
                                        const model::Parameters& parameters,
-                                       const model::Tape& tape) {
+                                       const model::Batch& batch, const model::Tape& tape) {
   std::vector<LayerHealth> report;
   const int64_t tokens = tape.tokens();
   for (size_t l = 0; l < tape.layers.size(); ++l) {
@@ -70,8 +107,13 @@ std::vector<LayerHealth> MeasureHealth(const ModelConfig& config,
       health.routed_rms = routed.rms;
       health.routed_max = routed.max;
     }
+    if (layer.moe.gate != nullptr) {
+      health.expert_hidden_max = ExpertHiddenMax(kernels, config, layer.moe, tokens);
+    }
     if (layer.kda.decay != nullptr) {
-      MeasureDecay(config.kda, parameters.layers[l].kda, layer.kda.decay, tokens, health);
+      const model::KdaParameters& kda = parameters.layers[l].kda;
+      MeasureDecay(config.kda, kda, layer.kda.decay, tokens, health);
+      health.tile_log_decay_min = TileLogDecay(config.kda, kda, layer.kda.decay, batch);
     }
     report.push_back(health);
   }

@@ -80,6 +80,10 @@ std::string FormatMetrics(const StepMetrics& m) {
         {"layer", layer.layer}, {"hidden_rms", layer.hidden_rms}, {"hidden_max", layer.hidden_max}};
     if (layer.routed_rms.has_value()) line["routed_rms"] = *layer.routed_rms;
     if (layer.routed_max.has_value()) line["routed_max"] = *layer.routed_max;
+    if (layer.expert_hidden_max.has_value()) line["expert_hidden_max"] = *layer.expert_hidden_max;
+    if (layer.tile_log_decay_min.has_value()) {
+      line["tile_log_decay_min"] = *layer.tile_log_decay_min;
+    }
     if (layer.log_decay_min.has_value()) line["log_decay_min"] = *layer.log_decay_min;
     if (layer.log_decay_max.has_value()) line["log_decay_max"] = *layer.log_decay_max;
     json["health"].push_back(line);

@@ -249,32 +249,45 @@ Result<StepMetrics> Trainer::Step() {
   return metrics;
 }
 
-Result<double> Trainer::Validate() {
+Trainer::ValidationPart Trainer::NextPart(size_t& first) const {
   const int64_t tokens_max =
       options_.config.micro_batch_sequences * options_.config.sequence_length;
+  ValidationPart part;
+  int64_t tokens = 0;
+  for (; first < windows_.size() && (tokens == 0 || tokens < tokens_max); ++first) {
+    part.sequences.push_back(WindowSequence(data_.validation, windows_[first]));
+    tokens += std::ssize(part.sequences.back().ids) - 1;
+  }
+  for (const PackedSequence& sequence : part.sequences) {
+    part.batch.segments.push_back(
+        {.tokens = std::span(sequence.ids).first(sequence.ids.size() - 1)});
+    for (size_t i = 0; i + 1 < sequence.ids.size(); ++i) {
+      part.targets.push_back(sequence.supervised[i] != 0 ? sequence.ids[i + 1] : model::kNoTarget);
+    }
+    part.predictions_count += sequence.supervised_count;
+  }
+  return part;
+}
+
+Result<double> Trainer::Validate() {
   double loss = 0;
   int64_t predictions = 0;
   for (size_t first = 0; first < windows_.size();) {
-    std::vector<PackedSequence> sequences;
-    int64_t tokens = 0;
-    for (; first < windows_.size() && (tokens == 0 || tokens < tokens_max); ++first) {
-      sequences.push_back(WindowSequence(data_.validation, windows_[first]));
-      tokens += std::ssize(sequences.back().ids) - 1;
-    }
-    model::Batch batch;
-    std::vector<int32_t> targets;
-    for (const PackedSequence& sequence : sequences) {
-      batch.segments.push_back({.tokens = std::span(sequence.ids).first(sequence.ids.size() - 1)});
-      for (size_t i = 0; i + 1 < sequence.ids.size(); ++i) {
-        targets.push_back(sequence.supervised[i] != 0 ? sequence.ids[i + 1] : model::kNoTarget);
-      }
-      predictions += sequence.supervised_count;
-    }
-    K3_TRY(const double part,
-           model::Loss(Context(), set_.config(), set_.parameters(), batch, targets));
-    loss += part;
+    const ValidationPart part = NextPart(first);
+    K3_TRY(const double nats,
+           model::Loss(Context(), set_.config(), set_.parameters(), part.batch, part.targets));
+    loss += nats;
+    predictions += part.predictions_count;
   }
   return loss / static_cast<double>(predictions);
+}
+
+Result<std::vector<LayerHealth>> Trainer::MeasureOnValidation() {
+  size_t first = 0;
+  const ValidationPart part = NextPart(first);
+  K3_RETURN_IF_ERROR(
+      model::ForwardHidden(Context(), set_.config(), set_.parameters(), part.batch).status());
+  return MeasureHealth(kernels_, set_.config(), set_.parameters(), part.batch, tape_);
 }
 
 Status Trainer::Save() {
@@ -321,7 +334,7 @@ Status Trainer::Run(const TrainerHooks& hooks) {
     const bool stops = hooks.should_stop && hooks.should_stop();
     const bool ends = steps_done_ == last || stops;
     if (!windows_.empty() && (ends || steps_done_ % config.validation.every_steps == 0)) {
-      metrics.health = MeasureHealth(set_.config(), set_.parameters(), tape_);
+      K3_TRY(metrics.health, MeasureOnValidation());
       K3_TRY(metrics.val_loss, Validate());
       // The loss was finite, but the weights that came out of the step are of no use.
       if (!std::isfinite(*metrics.val_loss)) return ValidationNotFinite(*metrics.val_loss);

@@ -92,7 +92,18 @@ class Trainer {
   Result<StepMetrics> Step();
   /// Loss summed over one micro-batch; adds its gradients.
   Result<double> MicroBatch(std::span<const PackedSequence> sequences, float scale);
+  /// Windows that are computed at once.
+  struct ValidationPart {
+    std::vector<PackedSequence> sequences;
+    model::Batch batch;  // views of the sequences
+    std::vector<int32_t> targets;
+    int64_t predictions_count = 0;
+  };
+  /// The windows from `first` on, which becomes the next part's.
+  ValidationPart NextPart(size_t& first) const;
   Result<double> Validate();
+  /// The same tokens every time, so that what changes is the model.
+  Result<std::vector<LayerHealth>> MeasureOnValidation();
   Status Save();
   bool IsQuantised(int64_t step) const;
   void Round(bool quantised);
