@@ -462,6 +462,8 @@ TEST_P(LatentMoeBackwardTest, SameBitsForThreadsTargetsAndTapes) {
     const Trained run = Train(problem, options[i]);
     EXPECT_EQ(0, std::memcmp(run.out.data(), want.out.data(), want.out.size() * 4)) << i;
     for (int kind = 0; kind < kKindsCount; ++kind) {
+      ASSERT_EQ(run.gradients[kind].size(), want.gradients[kind].size());
+      if (want.gradients[kind].empty()) continue;
       EXPECT_EQ(0, std::memcmp(run.gradients[kind].data(), want.gradients[kind].data(),
                                want.gradients[kind].size() * 4))
           << kNames[kind] << ", options " << i;
