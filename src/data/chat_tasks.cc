@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/fnv1a.h"
 #include "base/random.h"
-#include "data/fnv1a.h"
 #include "data/task_json.h"
 #include "data/tool_tasks.h"
 

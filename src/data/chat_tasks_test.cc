@@ -10,7 +10,7 @@
 #include <set>
 #include <sstream>
 
-#include "data/fnv1a.h"
+#include "base/fnv1a.h"
 #include "data/task_json.h"
 #include "text/xtml_renderer.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "data/fnv1a.h"
+#include "base/fnv1a.h"
 
 namespace k3 {
 namespace {

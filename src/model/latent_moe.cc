@@ -209,9 +209,13 @@ Status LatentMoe(const ForwardContext& ctx, const ModelConfig& config,
 
   // Without a tape everything is scratch; what a tape does not keep is, too.
   MoeTape kept = tape != nullptr ? *tape : MoeTape::Allocate(arena, config, t, true, true);
-  const MoeTape scratch = MoeTape::Allocate(arena, config, tape != nullptr ? t : 0, true, true);
-  if (kept.gate == nullptr) kept.gate = scratch.gate, kept.up = scratch.up;
-  if (kept.shared.gate == nullptr) kept.shared = scratch.shared;
+  if (kept.gate == nullptr) {
+    kept.gate = arena.Allocate<float>(t * k * moe.intermediate);
+    kept.up = arena.Allocate<float>(t * k * moe.intermediate);
+  }
+  if (kept.shared.gate == nullptr) {
+    kept.shared = {arena.Allocate<float>(t * f), arena.Allocate<float>(t * f)};
+  }
   std::array<ops::LinearTask, 4> in;
   size_t in_count = 0;
   in[in_count++] = {&x, p.router, kept.scores, moe.experts};

@@ -17,10 +17,11 @@
 namespace k3::train {
 namespace {
 
-constexpr int64_t kChunk = 65536;  // values of one append
-constexpr std::string_view kExportVersion = "1";
+// The key in a shard's __metadata__ by which an export is known.
+constexpr std::string_view kExportKey = "k3_export";
 
-/// The shards that the directory's index names.
+}  // namespace
+
 Result<std::set<std::string>> IndexedShards(FileSystem& files, const std::string& dir) {
   std::set<std::string> shards;
   const std::string path = JoinPath(dir, kIndexFileName);
@@ -33,6 +34,18 @@ Result<std::set<std::string>> IndexedShards(FileSystem& files, const std::string
   return shards;
 }
 
+Result<bool> IsExportedShard(FileSystem& files, const std::string& path) {
+  K3_TRY(const std::unique_ptr<ReadableFile> file, files.OpenReadable(path));
+  K3_TRY(const SafetensorsHeader header, ReadSafetensorsHeader(*file, path));
+  return std::ranges::any_of(header.metadata,
+                             [](const auto& entry) { return entry.first == kExportKey; });
+}
+
+namespace {
+
+constexpr int64_t kChunk = 65536;  // values of one append
+constexpr std::string_view kExportVersion = "1";
+
 /// Refuses a directory whose checkpoint is not an export: its shards are not ours to remove.
 Status CheckOrigin(FileSystem& files, const std::string& dir, std::set<std::string> shards) {
   if (shards.empty() && files.Exists(JoinPath(dir, kSingleShardFileName))) {
@@ -41,11 +54,8 @@ Status CheckOrigin(FileSystem& files, const std::string& dir, std::set<std::stri
   for (const std::string& shard : shards) {
     const std::string path = JoinPath(dir, shard);
     if (!files.Exists(path)) continue;
-    K3_TRY(const std::unique_ptr<ReadableFile> file, files.OpenReadable(path));
-    K3_TRY(const SafetensorsHeader header, ReadSafetensorsHeader(*file, path));
-    const bool ours = std::ranges::any_of(
-        header.metadata, [](const auto& entry) { return entry.first == kExportKey; });
-    if (ours) continue;
+    K3_TRY(const bool is_ours, IsExportedShard(files, path));
+    if (is_ours) continue;
     return InvalidArgument(fmt::format(
         "{}: expected a directory without a checkpoint or with an earlier export, found "
         "the shard {} of another origin; choose another directory",

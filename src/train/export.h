@@ -14,17 +14,14 @@
 // an export must not remove, or for a configuration that is none; ResourceExhausted for a full
 // disk; else what the file system reports.
 
+#include <set>
 #include <string>
-#include <string_view>
 
 #include "base/status.h"
 #include "sys/file.h"
 #include "train/parameter_set.h"
 
 namespace k3::train {
-
-/// The key in a shard's __metadata__ by which an export is known.
-inline constexpr std::string_view kExportKey = "k3_export";
 
 struct ExportTarget {
   std::string dir;
@@ -33,6 +30,11 @@ struct ExportTarget {
   /// Gets or loses its quantization_config by what the experts are (exported_config.h).
   std::string config_json;
 };
+
+/// The shards that the directory's index names; none without an index.
+Result<std::set<std::string>> IndexedShards(FileSystem& files, const std::string& dir);
+/// Whether the shard is one that ExportCheckpoint wrote.
+Result<bool> IsExportedShard(FileSystem& files, const std::string& path);
 
 Status ExportCheckpoint(FileSystem& files, const ExportTarget& target, const ParameterSet& set);
 

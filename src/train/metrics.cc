@@ -12,8 +12,8 @@ namespace k3::train {
 namespace {
 
 constexpr int64_t kReadBytes = 1 << 20;
-constexpr std::array<const char*, 5> kGroupNames = {"per_head", "matrix", "expert", "table",
-                                                    "other"};
+constexpr std::array<const char*, kOptimizerGroups> kGroupNames = {"per_head", "matrix", "expert",
+                                                                   "table", "other"};
 
 /// The step of a line, or nothing when it is no whole line of ours.
 std::optional<int64_t> StepOfLine(const std::string& line) {

@@ -17,6 +17,7 @@
 #include "sys/file.h"
 #include "train/balancer.h"
 #include "train/health.h"
+#include "train/optimizer.h"
 
 namespace k3::train {
 
@@ -31,7 +32,7 @@ struct StepMetrics {
   double tokens_per_s = 0;
   double gemm_share = 0;  // 3 x the forward matmuls over time and peak
   int64_t clipped_heads = 0;
-  std::array<double, 5> update_rms{};
+  std::array<double, kOptimizerGroups> update_rms{};
   std::vector<LayerBalance> balance;
   std::vector<LayerHealth> health;  // at validation steps
 };

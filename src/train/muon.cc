@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "train/lane_sum.h"
 
 namespace k3::train {
 namespace {
@@ -23,9 +24,6 @@ constexpr int64_t kRowGrain = 8;
 constexpr int64_t kTile = 64;       // a square of a symmetric product; columns of any product
 constexpr int64_t kTallTile = 192;  // rows of a product that is not symmetric
 constexpr int64_t kDepth = 256;     // terms of a sum between two visits to the output
-
-// The order of a row's sum of squares: lane i takes elements i modulo 8.
-constexpr int64_t kSumLanes = 8;
 
 /// One block of rows: where it lies and its two orientations, "wide" [s, l] and "tall" [l, s] with
 /// s <= l. One of them is the block as the matrix has it.
@@ -94,18 +92,7 @@ void CutTiles(size_t block, int64_t rows, int64_t cols, int64_t tile_rows, bool 
 }
 
 double SumOfSquares(const float* x, int64_t n) {
-  std::array<double, kSumLanes> lanes{};
-  int64_t i = 0;
-  for (; i + kSumLanes <= n; i += kSumLanes) {
-    for (int64_t lane = 0; lane < kSumLanes; ++lane) {
-      const double value = x[i + lane];
-      lanes[static_cast<size_t>(lane)] += value * value;
-    }
-  }
-  for (; i < n; ++i) lanes[0] += static_cast<double>(x[i]) * x[i];
-  double sum = 0;
-  for (const double lane : lanes) sum += lane;
-  return sum;
+  return LaneSum(0, n, [x](int64_t i) { return double{x[i]}; });
 }
 
 float* Grown(std::vector<float>* buffer, int64_t n) {

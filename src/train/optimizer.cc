@@ -9,32 +9,13 @@
 #include <utility>
 
 #include "base/check.h"
+#include "train/lane_sum.h"
 #include "train/qk_clip.h"
 
 namespace k3::train {
 namespace {
 
 constexpr int64_t kRun = 16384;  // elements of one partial sum and of one piece of work
-
-// The order of a run's sum: lane i takes elements i modulo 8.
-constexpr int64_t kSumLanes = 8;
-
-template <typename Value>
-double LaneSum(int64_t begin, int64_t end, const Value& value) {
-  std::array<double, kSumLanes> lanes{};
-  int64_t i = begin;
-  for (; i + kSumLanes <= end; i += kSumLanes) {
-    for (int64_t lane = 0; lane < kSumLanes; ++lane) {
-      const double x = value(i + lane);
-      lanes[static_cast<size_t>(lane)] += x * x;
-    }
-  }
-  for (; i < end; ++i) {
-    const double x = value(i);
-    lanes[0] += x * x;
-  }
-  return std::accumulate(lanes.begin(), lanes.end(), 0.0);
-}
 
 OptimizerGroup GroupByRole(const ExpectedTensor& spec) {
   switch (spec.role) {

@@ -4,15 +4,11 @@
 
 #include <algorithm>
 #include <charconv>
-#include <memory>
-#include <optional>
 #include <set>
 #include <vector>
 
 #include "base/limits.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/safetensors.h"
-#include "checkpoint/shard_index.h"
 #include "config/json.h"
 #include "train/export.h"
 #include "train/training_state.h"
@@ -174,34 +170,10 @@ Status StartRunDirectory(FileSystem& files, const std::string& dir, const Traini
 
 namespace {
 
-/// Whether a shard is one that an export wrote.
-bool IsExportedShard(FileSystem& files, const std::string& path) {
-  const Result<std::unique_ptr<ReadableFile>> file = files.OpenReadable(path);
-  if (!file.ok()) return false;
-  const Result<SafetensorsHeader> header = ReadSafetensorsHeader(**file, path);
-  return header.ok() && std::ranges::any_of(header->metadata, [](const auto& entry) {
-           return entry.first == kExportKey;
-         });
-}
-
-/// The shards that the index names; nothing when it cannot be read.
-std::optional<std::set<std::string>> ReadShardNames(FileSystem& files, const std::string& dir) {
-  std::set<std::string> shards;
-  const std::string index = JoinPath(dir, kIndexFileName);
-  const Result<std::string> text = ReadWholeFile(files, index, limits::kIndexFileBytesMax);
-  if (!text.ok()) return std::nullopt;
-  const auto add = [&](std::string_view, std::string_view shard) {
-    shards.emplace(shard);
-    return OkStatus();
-  };
-  if (!ReadShardIndex(*text, index, add).status().ok()) return std::nullopt;
-  return shards;
-}
-
 /// Whether the directory holds the whole checkpoint of a step.
 bool HasCheckpoint(FileSystem& files, const std::string& dir, int64_t step) {
-  const std::optional<std::set<std::string>> shards = ReadShardNames(files, dir);
-  if (!shards.has_value() || shards->size() != 1) return false;
+  const Result<std::set<std::string>> shards = IndexedShards(files, dir);
+  if (!shards.ok() || shards->size() != 1) return false;
   const std::string& shard = *shards->begin();
   const std::string name = ShardName(step);
   if (!shard.starts_with(name + ".") && !shard.starts_with(name + "-")) return false;
@@ -213,19 +185,23 @@ bool HasCheckpoint(FileSystem& files, const std::string& dir, int64_t step) {
 Status RepairRun(FileSystem& files, const std::string& dir, const TrainingConfig& config,
                  int64_t steps_done, const ParameterSet& set) {
   if (steps_done >= 0 && !HasCheckpoint(files, dir, steps_done)) {
-    const std::optional<std::set<std::string>> shards = ReadShardNames(files, dir);
-    const bool all_ours = !shards.has_value() || std::ranges::all_of(*shards, IsShardName);
+    const Result<std::set<std::string>> shards = IndexedShards(files, dir);
+    const bool all_ours = !shards.ok() || std::ranges::all_of(*shards, IsShardName);
     const std::string index = JoinPath(dir, kIndexFileName);
     // Without its index a damaged checkpoint of ours is in nobody's way.
     if (all_ours && files.Exists(index)) K3_RETURN_IF_ERROR(files.Remove(index));
     K3_RETURN_IF_ERROR(ExportRun(files, dir, config, steps_done, set));
   }
-  const std::optional<std::set<std::string>> shards = ReadShardNames(files, dir);
+  const Result<std::set<std::string>> shards = IndexedShards(files, dir);
   K3_TRY(const std::vector<std::string> names, files.List(dir));
+  const bool has_index = std::ranges::count(names, kIndexFileName) > 0;
   for (const std::string& file : names) {
     const std::string path = JoinPath(dir, file);
-    const bool left = IsPartialName(file) || (shards.has_value() && !shards->contains(file) &&
-                                              IsShardName(file) && IsExportedShard(files, path));
+    bool left = IsPartialName(file);
+    if (has_index && shards.ok() && !shards->contains(file) && IsShardName(file)) {
+      const Result<bool> exported = IsExportedShard(files, path);
+      left = exported.ok() && *exported;
+    }
     if (left) K3_RETURN_IF_ERROR(files.Remove(path));
   }
   return OkStatus();

@@ -245,7 +245,7 @@ Result<StepMetrics> Trainer::Step() {
   metrics.loss = loss;
   metrics.gradient_norm = report.gradient_norm;
   metrics.clipped_heads = report.clipped_heads;
-  std::copy(report.update_rms.begin(), report.update_rms.end(), metrics.update_rms.begin());
+  metrics.update_rms = report.update_rms;
   return metrics;
 }
 

@@ -7,6 +7,7 @@
 #include <numbers>
 
 #include "base/check.h"
+#include "base/fnv1a.h"
 #include "base/random.h"
 #include "tensor/number_formats.h"
 
@@ -128,9 +129,9 @@ void FillCodes(const RandomSpec& spec, int64_t chunk, std::span<std::byte> out) 
 }  // namespace
 
 uint64_t StreamOfName(std::string_view name) {
-  uint64_t hash = 0xCBF29CE484222325;
-  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3;
-  return hash;
+  Fnv1a hash;
+  hash.AddText(name);
+  return hash.hash();
 }
 
 RandomFiller::RandomFiller() : normal_(NormalQuantiles()) {}
