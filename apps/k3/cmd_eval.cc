@@ -7,12 +7,15 @@
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "commands.h"
 #include "engine_options.h"
 #include "eval/perplexity.h"
 #include "eval/task_suite.h"
 #include "number_check.h"
+#include "task_kinds_option.h"
 #include "terminal/terminal.h"
 
 namespace k3::cli {
@@ -21,11 +24,12 @@ namespace {
 struct EvalOptions {
   std::string dir;
   std::string text_file;
-  int64_t context = kDefaultPerplexityContext;
+  int64_t context = 0;  // 0: not given
   int64_t max_tokens = 0;
   std::string prefill_chunk = std::to_string(kDefaultPrefillChunk);
   bool tasks = false;
   int64_t cases = eval::TaskSuiteOptions{}.cases_count;
+  std::vector<std::string> kinds;
   uint64_t seed = eval::TaskSuiteOptions{}.seed;
   bool json = false;
   int threads = 0;
@@ -36,10 +40,12 @@ std::string FormatScores(const EvalOptions& options, const std::vector<eval::Tas
     nlohmann::ordered_json json;
     json["cases"] = options.cases;
     json["seed"] = options.seed;
+    if (options.context > 0) json["context"] = options.context;
     for (const eval::TaskScore& score : scores) {
       nlohmann::ordered_json& one = json["tasks"][std::string(TaskKindName(score.kind))];
       const double cases = static_cast<double>(score.cases_count);
       one["right"] = static_cast<double>(score.right_count) / cases;
+      one["prompt_tokens"] = static_cast<double>(score.prompt_tokens) / cases;
       if (score.kind == TaskKind::kToolCall) {
         one["right_calls"] = static_cast<double>(score.right_calls_count) / cases;
       }
@@ -62,11 +68,16 @@ std::string FormatScores(const EvalOptions& options, const std::vector<eval::Tas
 }
 
 Result<int> EvalTasks(const EvalOptions& options) {
-  K3_TRY(const EngineOptions engine_options, MakeEngineOptions(options.threads, true));
-  K3_TRY(const std::unique_ptr<Engine> engine, Engine::Open(options.dir, engine_options));
   eval::TaskSuiteOptions suite;
   suite.cases_count = options.cases;
   suite.seed = options.seed;
+  suite.context = options.context;
+  if (options.context > 0) suite.kinds = {TaskKind::kCopy, TaskKind::kLookUp};
+  if (!options.kinds.empty()) {
+    K3_TRY(suite.kinds, ParseTaskKinds(options.kinds));
+  }
+  K3_TRY(const EngineOptions engine_options, MakeEngineOptions(options.threads, true));
+  K3_TRY(const std::unique_ptr<Engine> engine, Engine::Open(options.dir, engine_options));
   ProgressBar bar("evaluating");
   suite.progress = [&](int64_t done, int64_t total) { bar.Update(done, total); };
   K3_TRY(const std::vector<eval::TaskScore> scores, eval::RunTaskSuite(*engine, suite));
@@ -92,8 +103,12 @@ std::string FormatResult(const EvalOptions& options, const PerplexityResult& res
   return json.dump(2) + "\n";
 }
 
-Result<int> Eval(const EvalOptions& options) {
+Result<int> Eval(EvalOptions options) {
   if (options.tasks) return EvalTasks(options);
+  if (!options.kinds.empty()) {
+    return InvalidArgument("--kinds are kinds of tasks: give it with --tasks");
+  }
+  if (options.context == 0) options.context = kDefaultPerplexityContext;
   PerplexityOptions perplexity;
   perplexity.context = options.context;
   K3_TRY(perplexity.prefill_chunk, ParsePrefillChunk(options.prefill_chunk));
@@ -132,16 +147,20 @@ void AddEvalCommand(CLI::App& app, Invocation& invocation) {
       ->type_name("N")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30).description(""));
+  AddTaskKindsOption(*command, &options->kinds);
   command->add_option("--seed", options->seed, "With --tasks: other cases.")
       ->transform(WholeNumber(UINT64_MAX))
       ->type_name("N")
       ->capture_default_str();
   command
       ->add_option("--context", options->context,
-                   "Tokens in a window. Each window starts from nothing, and every token of it but "
-                   "the first is predicted.")
+                   fmt::format("With --text: tokens in a window; each window starts from nothing, "
+                               "and every token of it but the first is predicted. Default: {}. "
+                               "With --tasks: copying and look-ups alone, their prompts filled to "
+                               "so many tokens with sentences that say nothing.",
+                               kDefaultPerplexityContext))
       ->type_name("N")
-      ->capture_default_str();
+      ->check(CLI::Range(int64_t{1}, std::numeric_limits<int64_t>::max()).description(""));
   command
       ->add_option("--max-tokens", options->max_tokens,
                    "Takes only the first N tokens of the text; 0: all.")
@@ -160,7 +179,8 @@ void AddEvalCommand(CLI::App& app, Invocation& invocation) {
       "and how many tokens were predicted. Compare only figures with one tokenizer and context.\n\n"
       "Examples:\n"
       "  k3 eval models/kjv --text models/kjv/heldout.txt --context 512 --max-tokens 8192\n"
-      "  k3 eval models/kjv --tasks --cases 20");
+      "  k3 eval models/nano --tasks\n"
+      "  k3 eval models/nano --tasks --kinds look-up --context 8192 --cases 50");
   command->callback(
       [options, &invocation] { invocation.command = [options] { return Eval(*options); }; });
 }

@@ -5,10 +5,12 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 
+#include "base/limits.h"
 #include "commands.h"
 #include "config/json.h"
 #include "data/chat_tasks.h"
 #include "number_check.h"
+#include "task_kinds_option.h"
 #include "terminal/terminal.h"
 
 namespace k3::cli {
@@ -20,25 +22,21 @@ struct TasksFlags {
   int64_t first = 0;
   bool held_out = false;
   std::vector<std::string> kinds;
+  ConversationShape shape;
 };
 
 Result<int> Tasks(const TasksFlags& flags) {
-  std::vector<TaskKind> kinds;
-  for (const std::string& name : flags.kinds) {
-    const std::optional<TaskKind> kind = ParseTaskKind(name);
-    if (!kind.has_value()) {
-      std::string known;
-      for (TaskKind one : kTaskKinds) known += fmt::format(" {}", TaskKindName(one));
-      return InvalidArgument(
-          fmt::format("--kinds: expected some of{}, found {}", known, QuoteForMessage(name)));
-    }
-    kinds.push_back(*kind);
+  TaskOptions options;
+  if (!flags.kinds.empty()) {
+    K3_TRY(options.kinds, ParseTaskKinds(flags.kinds));
   }
-  if (kinds.empty()) kinds.assign(std::begin(kTaskKinds), std::end(kTaskKinds));
-  const TaskGenerator generator(flags.seed,
-                                flags.held_out ? TaskSplit::kHeldOut : TaskSplit::kTraining, kinds);
-  for (int64_t n = 0; n < flags.count; ++n) {
-    K3_RETURN_IF_ERROR(WriteOutput(TaskLine(generator.Make(flags.first + n))));
+  const TaskGenerator generator(
+      flags.seed, flags.held_out ? TaskSplit::kHeldOut : TaskSplit::kTraining, std::move(options));
+  // A single task is told what it is and what its answer is; a conversation has several.
+  const bool single = flags.shape.turns_max == 1 && flags.shape.distractors_max == 0;
+  for (int64_t n = flags.first; n < flags.first + flags.count; ++n) {
+    K3_RETURN_IF_ERROR(WriteOutput(single ? TaskLine(generator.Make(n))
+                                          : TaskLine(generator.MakeConversation(n, flags.shape))));
   }
   return kExitOk;
 }
@@ -64,15 +62,25 @@ void AddTasksCommand(CLI::App& app, Invocation& invocation) {
       ->capture_default_str();
   command->add_flag("--held-out", flags->held_out,
                     "Tasks that never occur in training, whatever the seeds.");
+  AddTaskKindsOption(*command, &flags->kinds);
   command
-      ->add_option("--kinds", flags->kinds,
-                   "Some of sum, difference, copy, reverse, sort, look-up, tool-call; else all.")
-      ->type_name("NAME");
+      ->add_option("--turns", flags->shape.turns_max,
+                   "Conversations of 1 to so many tasks: more answers in as many tokens.")
+      ->type_name("N")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{1}, limits::kTaskTurnsMax).description(""));
+  command
+      ->add_option("--distractors", flags->shape.distractors_max,
+                   "In half the conversations that begin with copying or a look-up, up to so many "
+                   "sentences that say nothing.")
+      ->type_name("N")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{0}, limits::kTaskDistractorsMax).description(""));
   command->footer(
-      "Each line has the members `task`, its kind, and `answer`, the content of the last message\n"
-      "if it is right, beside the request.\n\n"
+      "A line of a single task has the members `task`, its kind, and `answer`, the content of the\n"
+      "last message if it is right, beside the request.\n\n"
       "Example:\n"
-      "  k3 tasks --count 20000 --kinds sum difference > sums.jsonl\n"
+      "  k3 tasks --count 20000 --kinds sum difference --turns 8 > sums.jsonl\n"
       "  k3 train CONFIG --chat sums.jsonl --out run");
   command->callback(
       [flags, &invocation] { invocation.command = [flags] { return Tasks(*flags); }; });

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -33,28 +34,40 @@ constexpr uint64_t kHeldOutOneIn = 10;
 constexpr int64_t kOperandMax = 999;
 constexpr int64_t kWordsMin = 3;
 constexpr int64_t kWordsMax = 8;
-constexpr int64_t kPairsMin = 2;
-constexpr int64_t kPairsMax = 32;
+// Tells the distractors of a task from the task, which has to be the same with any number of them.
+constexpr uint64_t kDistractorSeed = 0x9E3779B97F4A7C15u;
 
-JsonValue OneTurn(std::string_view question, std::string_view reasoning, std::string_view answer) {
-  return Object({{"messages", Array({UserMessage(question), AssistantMessage(reasoning, answer)})},
-                 {"reasoning_effort", Text("low")}});
+/// One question and what comes of it, to stand alone or behind others in a conversation.
+struct Turn {
+  TaskKind kind = TaskKind::kSum;
+  std::string subject;
+  JsonValue::Items messages;
+  std::string answer;
+  std::optional<ToolCall> call;
+};
+
+Turn OneAnswer(TaskKind kind, std::string subject, std::string_view question,
+               std::string_view reasoning, std::string answer) {
+  Turn turn{.kind = kind, .subject = std::move(subject)};
+  turn.messages = {UserMessage(question), AssistantMessage(reasoning, answer)};
+  turn.answer = std::move(answer);
+  return turn;
 }
 
-/// "7 + 5 = 12, 4 + 8 + 1 = 13, 3 + 0 + 1 = 4. So 432." for 347 + 85.
+/// "7+5=12, 4+8+1=13, 3+0+1=4. So 432." for 347 + 85.
 std::string WorkOutSum(int64_t a, int64_t b) {
   std::string out;
   int64_t carry = 0;
   for (int64_t x = a, y = b; out.empty() || x > 0 || y > 0; x /= 10, y /= 10) {
     const int64_t sum = x % 10 + y % 10 + carry;
-    out += fmt::format("{}{} + {}{} = {}", out.empty() ? "" : ", ", x % 10, y % 10,
-                       carry > 0 ? " + 1" : "", sum);
+    out += fmt::format("{}{}+{}{}={}", out.empty() ? "" : ", ", x % 10, y % 10,
+                       carry > 0 ? "+1" : "", sum);
     carry = sum / 10;
   }
   return fmt::format("{}. So {}.", out, a + b);
 }
 
-/// "7 - 5 = 2, 14 - 8 = 6, 3 - 0 - 1 = 2. So 262." for 347 - 85; the other way round it starts with
+/// "7-5=2, 14-8=6, 3-0-1=2. So 262." for 347 - 85; the other way round it starts with
 /// "347 - 85 turned round: " and ends with -262.
 std::string WorkOutDifference(int64_t a, int64_t b) {
   const int64_t larger = std::max(a, b);
@@ -63,8 +76,8 @@ std::string WorkOutDifference(int64_t a, int64_t b) {
   int64_t borrow = 0;
   for (int64_t x = larger, y = smaller; out.empty() || x > 0; x /= 10, y /= 10) {
     const int64_t from = x % 10 - y % 10 - borrow < 0 ? x % 10 + 10 : x % 10;
-    out += fmt::format("{}{} - {}{} = {}", out.empty() ? "" : ", ", from, y % 10,
-                       borrow > 0 ? " - 1" : "", from - y % 10 - borrow);
+    out += fmt::format("{}{}-{}{}={}", out.empty() ? "" : ", ", from, y % 10,
+                       borrow > 0 ? "-1" : "", from - y % 10 - borrow);
     borrow = from >= 10 ? 1 : 0;
   }
   const std::string turned =
@@ -72,7 +85,7 @@ std::string WorkOutDifference(int64_t a, int64_t b) {
   return fmt::format("{}{}. So {}.", turned, out, a - b);
 }
 
-ChatTask MakeArithmetic(Random& random, TaskKind kind) {
+Turn MakeArithmetic(Random& random, TaskKind kind) {
   constexpr std::string_view kSums[] = {"What is {} + {}?", "{} + {} = ?", "Add {} and {}.",
                                         "How much is {} plus {}?"};
   constexpr std::string_view kDifferences[] = {
@@ -87,16 +100,44 @@ ChatTask MakeArithmetic(Random& random, TaskKind kind) {
   const bool adds = kind == TaskKind::kSum;
   const std::string_view question = adds ? DrawFrom<std::string_view>(random, kSums)
                                          : DrawFrom<std::string_view>(random, kDifferences);
-  ChatTask task{.kind = kind};
-  task.subject = fmt::format("numbers {} {}", std::min(a, b), std::max(a, b));
-  task.answer = std::to_string(adds ? a + b : a - b);
-  task.request = OneTurn(fmt::format(fmt::runtime(question), a, b),
-                         adds ? WorkOutSum(a, b) : WorkOutDifference(a, b), task.answer);
-  return task;
+  return OneAnswer(kind, fmt::format("numbers {} {}", std::min(a, b), std::max(a, b)),
+                   fmt::format(fmt::runtime(question), a, b),
+                   adds ? WorkOutSum(a, b) : WorkOutDifference(a, b),
+                   std::to_string(adds ? a + b : a - b));
 }
 
-ChatTask MakeWords(Random& random, TaskKind kind) {
+/// "The fox sees the river."
+std::string Distractor(Random& random) {
+  constexpr std::string_view kVerbs[] = {"sees", "likes", "finds", "wants", "has", "takes"};
+  const std::vector<std::string> words = tasks::DrawWords(random, 2);
+  return fmt::format("The {} {} the {}.", words[0], DrawFrom<std::string_view>(random, kVerbs),
+                     words[1]);
+}
+
+std::vector<std::string> Distractors(Random& random, int64_t count) {
+  std::vector<std::string> sentences;
+  sentences.reserve(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) sentences.push_back(Distractor(random));
+  return sentences;
+}
+
+/// `parts` in their order with the sentences at random places among them.
+std::string Interleave(Random& random, const std::vector<std::string>& parts,
+                       const std::vector<std::string>& sentences) {
+  std::string text;
+  size_t part = 0, sentence = 0;
+  while (part < parts.size() || sentence < sentences.size()) {
+    const size_t left = parts.size() - part;
+    const bool takes_part = random.NextBelow(left + sentences.size() - sentence) < left;
+    if (!text.empty()) text += " ";
+    text += takes_part ? parts[part++] : sentences[sentence++];
+  }
+  return text;
+}
+
+Turn MakeWords(Random& random, TaskKind kind, const std::vector<std::string>& distractors) {
   constexpr std::string_view kCopies[] = {"Repeat these words: {}", "Say again: {}"};
+  constexpr std::string_view kLaterCopies[] = {"Now repeat the words.", "Say the words again."};
   constexpr std::string_view kReversals[] = {"Reverse the order of these words: {}",
                                              "Say these words from last to first: {}"};
   constexpr std::string_view kSorts[] = {"Sort these words: {}",
@@ -107,73 +148,89 @@ ChatTask MakeWords(Random& random, TaskKind kind) {
   std::ranges::sort(sorted);
   std::vector<std::string> result = words;
   std::string_view question = DrawFrom<std::string_view>(random, kCopies);
+  std::string later;
   if (kind == TaskKind::kReverse) {
     question = DrawFrom<std::string_view>(random, kReversals);
     std::ranges::reverse(result);
   } else if (kind == TaskKind::kSort) {
     question = DrawFrom<std::string_view>(random, kSorts);
     result = sorted;
+  } else if (!distractors.empty()) {
+    question = "Remember these words: {}";
+    later = fmt::format("\n{}\n{}", fmt::join(distractors, " "),
+                        DrawFrom<std::string_view>(random, kLaterCopies));
   }
-  ChatTask task{.kind = kind};
-  task.subject = fmt::format("words {}", fmt::join(sorted, " "));
-  task.answer = fmt::format("{}", fmt::join(result, " "));
-  task.request =
-      OneTurn(fmt::format(fmt::runtime(question), fmt::join(words, " ")), "", task.answer);
-  return task;
+  return OneAnswer(kind, fmt::format("words {}", fmt::join(sorted, " ")),
+                   fmt::format(fmt::runtime(question), fmt::join(words, " ")) + later, "",
+                   fmt::format("{}", fmt::join(result, " ")));
 }
 
-ChatTask MakeLookUp(Random& random, TaskSplit split) {
-  constexpr std::string_view kQuestions[] = {"What is the number of {}?",
-                                             "Which number does {} have?", "Look up {}."};
-  const std::vector<std::string> names =
-      tasks::DrawWords(random, DrawBetween(random, kPairsMin, kPairsMax));
-  std::vector<std::string> pairs;
-  std::vector<int64_t> numbers;
-  for (const std::string& name : names) {
-    // Not the asked pair alone is of this split, so that no list tells of what the other asks.
-    do {
-      if (numbers.size() > pairs.size()) numbers.pop_back();
-      numbers.push_back(DrawBetween(random, 0, kOperandMax));
-    } while (SplitOfSubject(fmt::format("pair {} {}", name, numbers.back())) != split);
-    pairs.push_back(fmt::format("{}: {}", name, numbers.back()));
+/// A list of names with their numbers, and questions about it.
+class LookUpList {
+ public:
+  LookUpList(Random& random, TaskSplit split, int64_t pairs_min) {
+    names_ = tasks::DrawWords(random, DrawBetween(random, pairs_min, kLookUpPairsMax));
+    for (const std::string& name : names_) {
+      // Not the asked pair alone is of this split, so that no list tells of what the other asks.
+      do {
+        if (numbers_.size() > pairs_.size()) numbers_.pop_back();
+        numbers_.push_back(DrawBetween(random, 0, kOperandMax));
+      } while (SplitOfSubject(fmt::format("pair {} {}", name, numbers_.back())) != split);
+      pairs_.push_back(fmt::format("{}={}", name, numbers_.back()));
+    }
   }
-  const size_t asked = random.NextBelow(names.size());
-  ChatTask task{.kind = TaskKind::kLookUp};
-  task.subject = fmt::format("pair {} {}", names[asked], numbers[asked]);
-  task.answer = std::to_string(numbers[asked]);
-  const std::string question =
-      fmt::format(fmt::runtime(DrawFrom<std::string_view>(random, kQuestions)), names[asked]);
-  task.request =
-      OneTurn(fmt::format("{}\n\n{}", fmt::join(pairs, "\n"), question), "", task.answer);
-  return task;
+
+  /// The first question shows the list; those behind it ask about the same.
+  Turn Ask(Random& random, Random& places, const std::vector<std::string>& distractors,
+           bool shows_list) const {
+    constexpr std::string_view kQuestions[] = {"What is the number of {}?",
+                                               "Which number does {} have?", "Look up {}."};
+    const size_t asked = random.NextBelow(names_.size());
+    std::string question =
+        fmt::format(fmt::runtime(DrawFrom<std::string_view>(random, kQuestions)), names_[asked]);
+    if (shows_list) {
+      question = fmt::format("Numbers: {}\n{}", Interleave(places, pairs_, distractors), question);
+    }
+    return OneAnswer(TaskKind::kLookUp, fmt::format("pair {} {}", names_[asked], numbers_[asked]),
+                     question, "", std::to_string(numbers_[asked]));
+  }
+
+ private:
+  std::vector<std::string> names_;
+  std::vector<std::string> pairs_;
+  std::vector<int64_t> numbers_;
+};
+
+Turn MakeToolCall(Random& random, int64_t number) {
+  const tasks::ToolTask drawn = tasks::DrawToolTask(random, number);
+  return {.kind = TaskKind::kToolCall,
+          .subject = drawn.subject,
+          .messages = tasks::ToolTaskMessages(drawn),
+          .answer = drawn.answer,
+          .call = drawn.call};
 }
 
-ChatTask MakeToolCall(Random& random) {
-  const tasks::ToolTask drawn = tasks::DrawToolTask(random);
-  ChatTask task{.kind = TaskKind::kToolCall};
-  task.subject = drawn.subject;
-  task.request = tasks::ToolTaskRequest(drawn, random);
-  task.answer = drawn.answer;
-  task.call = drawn.call;
-  return task;
+/// A turn of the split, which need know nothing of those before it. `number` from 1 counts turns.
+Turn MakeTurn(Random& random, TaskKind kind, TaskSplit split, int64_t number,
+              const std::vector<std::string>& distractors) {
+  K3_CHECK(kind != TaskKind::kLookUp, "a look-up needs its list");
+  for (;;) {
+    Turn turn = kind == TaskKind::kToolCall ? MakeToolCall(random, number)
+                : kind == TaskKind::kSum || kind == TaskKind::kDifference
+                    ? MakeArithmetic(random, kind)
+                    : MakeWords(random, kind, distractors);
+    if (SplitOfSubject(turn.subject) == split) return turn;
+  }
 }
 
-ChatTask MakeAny(Random& random, TaskKind kind, TaskSplit split) {
-  switch (kind) {
-    case TaskKind::kSum:
-    case TaskKind::kDifference:
-      return MakeArithmetic(random, kind);
-    case TaskKind::kCopy:
-    case TaskKind::kReverse:
-    case TaskKind::kSort:
-      return MakeWords(random, kind);
-    case TaskKind::kLookUp:
-      return MakeLookUp(random, split);
-    case TaskKind::kToolCall:
-      break;
-  }
-  return MakeToolCall(random);
+JsonValue Request(Random& random, TaskKind kind, JsonValue::Items messages) {
+  JsonValue::Members members = {{"messages", Array(std::move(messages))}};
+  if (kind == TaskKind::kToolCall) members.emplace_back("tools", tasks::DrawTools(random));
+  return Object(std::move(members));
 }
+
+/// Whether a conversation may go on from one of these kinds to another of them.
+bool StandsAlone(TaskKind kind) { return kind == TaskKind::kLookUp || kind == TaskKind::kToolCall; }
 
 }  // namespace
 
@@ -221,17 +278,70 @@ std::string TaskLine(const ChatTask& task) {
   return DumpJson(JsonValue(std::move(members))) + "\n";
 }
 
-TaskGenerator::TaskGenerator(uint64_t seed, TaskSplit split, std::span<const TaskKind> kinds)
-    : seed_(seed), split_(split), kinds_(kinds.begin(), kinds.end()) {
-  K3_CHECK(!kinds_.empty(), "expected at least one kind of task");
+std::string TaskLine(const TaskConversation& conversation) {
+  return DumpJson(conversation.request) + "\n";
 }
 
-ChatTask TaskGenerator::Make(int64_t n) const {
+bool TakesDistractors(TaskKind kind) {
+  return kind == TaskKind::kCopy || kind == TaskKind::kLookUp;
+}
+
+TaskGenerator::TaskGenerator(uint64_t seed, TaskSplit split, TaskOptions options)
+    : seed_(seed), split_(split), options_(std::move(options)) {
+  K3_CHECK(!options_.kinds.empty(), "expected at least one kind of task");
+  K3_CHECK(options_.pairs_min >= 1 && options_.pairs_min <= kLookUpPairsMax,
+           "a look-up has a pair and at most 32");
+}
+
+ChatTask TaskGenerator::Make(int64_t n, int64_t distractors_count) const {
   Random random(seed_, static_cast<uint64_t>(n));
-  const TaskKind kind = kinds_[random.NextBelow(kinds_.size())];
-  ChatTask task = MakeAny(random, kind, split_);
-  while (SplitOfSubject(task.subject) != split_) task = MakeAny(random, kind, split_);
-  return task;
+  Random filler(seed_ ^ kDistractorSeed, static_cast<uint64_t>(n));
+  const TaskKind kind = DrawFrom<TaskKind>(random, options_.kinds);
+  const std::vector<std::string> distractors = Distractors(filler, distractors_count);
+  Turn turn =
+      kind == TaskKind::kLookUp
+          ? LookUpList(random, split_, options_.pairs_min).Ask(random, filler, distractors, true)
+          : MakeTurn(random, kind, split_, 1, distractors);
+  return {.kind = kind,
+          .subject = std::move(turn.subject),
+          .request = Request(random, kind, std::move(turn.messages)),
+          .answer = std::move(turn.answer),
+          .call = std::move(turn.call)};
+}
+
+TaskConversation TaskGenerator::MakeConversation(int64_t n, const ConversationShape& shape) const {
+  Random random(seed_, static_cast<uint64_t>(n));
+  Random filler(seed_ ^ kDistractorSeed, static_cast<uint64_t>(n));
+  TaskKind kind = DrawFrom<TaskKind>(random, options_.kinds);
+  const TaskKind first = kind;
+  const int64_t turns_count = DrawBetween(random, 1, shape.turns_max);
+  // Half of the conversations have none: short ones teach more a token.
+  const int64_t distractors_count =
+      random.NextBelow(2) == 0 ? 0 : DrawBetween(random, 0, shape.distractors_max);
+  std::optional<LookUpList> list;
+  if (kind == TaskKind::kLookUp) list.emplace(random, split_, options_.pairs_min);
+  TaskConversation conversation;
+  JsonValue::Items messages;
+  for (int64_t i = 0; i < turns_count; ++i) {
+    const std::vector<std::string> distractors =
+        Distractors(filler, i == 0 && TakesDistractors(kind) ? distractors_count : 0);
+    Turn turn = list.has_value() ? list->Ask(random, filler, distractors, i == 0)
+                                 : MakeTurn(random, kind, split_, i + 1, distractors);
+    std::ranges::move(turn.messages, std::back_inserter(messages));
+    conversation.subjects.push_back(std::move(turn.subject));
+    if (StandsAlone(first)) continue;
+    do {
+      kind = DrawFrom<TaskKind>(random, options_.kinds);
+    } while (StandsAlone(kind));
+  }
+  conversation.request = Request(random, first, std::move(messages));
+  // The others are asked with the effort that a request has by default.
+  constexpr std::string_view kEfforts[] = {"low", "high"};
+  if (random.NextBelow(4) == 0) {
+    conversation.request.members()->emplace_back(
+        "reasoning_effort", Text(DrawFrom<std::string_view>(random, kEfforts)));
+  }
+  return conversation;
 }
 
 }  // namespace k3

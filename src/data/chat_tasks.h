@@ -9,6 +9,11 @@
 // The kinds: sums and differences of numbers from 0 to 999, worked out digit by digit in the
 // reasoning; copying, reversing and sorting 3 to 8 words; finding the number of one of 2 to 32
 // names; calling one of four declared tools with 1 to 3 typed arguments and telling its result.
+// Copying and finding can be made longer with distractors, sentences of the same words that say
+// nothing: they stand among the pairs, or between the words and the wish to have them again.
+//
+// To train on, MakeConversation puts several tasks behind each other: more answers to learn from in
+// as many tokens.
 //
 // Nothing held out occurs in training, whatever the seeds: a hash of what a task is about decides
 // to which split it belongs, about one in ten being held out. It is about the same whoever is
@@ -16,11 +21,12 @@
 // end words are given; of a look-up every pair of name and number in the list is in the split; of
 // a tool it is the tool and its arguments.
 //
-// Task n depends on (seed, split, kinds, n) alone. Plain values; any thread. Nothing fails.
+// Task n depends on (seed, split, options, n) alone, and is the same with any number of
+// distractors. Plain values; any thread. Nothing fails.
 
 #include <cstdint>
+#include <iterator>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,10 +40,14 @@ enum class TaskKind { kSum, kDifference, kCopy, kReverse, kSort, kLookUp, kToolC
 inline constexpr TaskKind kTaskKinds[] = {
     TaskKind::kSum,  TaskKind::kDifference, TaskKind::kCopy,    TaskKind::kReverse,
     TaskKind::kSort, TaskKind::kLookUp,     TaskKind::kToolCall};
+inline constexpr int64_t kLookUpPairsMax = 32;
 
 /// sum, difference, copy, reverse, sort, look-up or tool-call.
 std::string_view TaskKindName(TaskKind kind);
 std::optional<TaskKind> ParseTaskKind(std::string_view name);
+
+/// Copying and look-up.
+bool TakesDistractors(TaskKind kind);
 
 enum class TaskSplit { kTraining, kHeldOut };
 
@@ -69,17 +79,40 @@ std::string TaskLine(const ChatTask& task);
 /// The split of a subject.
 TaskSplit SplitOfSubject(std::string_view subject);
 
+/// Several tasks behind each other: look-ups in one list, calls with one declaration of tools, or
+/// the other kinds mixed.
+struct TaskConversation {
+  JsonValue request;
+  std::vector<std::string> subjects;  // of its tasks, in order
+};
+
+/// As one line of a chat file.
+std::string TaskLine(const TaskConversation& conversation);
+
+struct TaskOptions {
+  /// Each place in this list is equally likely; a kind may stand in it several times.
+  std::vector<TaskKind> kinds{std::begin(kTaskKinds), std::end(kTaskKinds)};
+  int64_t pairs_min = 2;  // of a look-up, at most kLookUpPairsMax
+};
+
+struct ConversationShape {
+  int64_t turns_max = 1;        // 1 to so many tasks, each number equally likely
+  int64_t distractors_max = 0;  // in the first turn of half the conversations, 0 to so many
+};
+
 class TaskGenerator {
  public:
-  TaskGenerator(uint64_t seed, TaskSplit split, std::span<const TaskKind> kinds = kTaskKinds);
+  TaskGenerator(uint64_t seed, TaskSplit split, TaskOptions options = {});
 
-  /// Task number n, at least 0; each of the kinds is equally likely.
-  ChatTask Make(int64_t n) const;
+  /// Task number n, at least 0. Kinds that take no distractors have none.
+  ChatTask Make(int64_t n, int64_t distractors_count = 0) const;
+
+  TaskConversation MakeConversation(int64_t n, const ConversationShape& shape) const;
 
  private:
   uint64_t seed_;
   TaskSplit split_;
-  std::vector<TaskKind> kinds_;
+  TaskOptions options_;
 };
 
 }  // namespace k3

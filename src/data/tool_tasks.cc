@@ -24,7 +24,6 @@ constexpr Unit kUnits[] = {{"inch", "inches", 254},
 
 ToolCall Call(std::string_view name, JsonValue::Members arguments) {
   ToolCall call;
-  call.id = "call_1";
   call.name = name;
   call.arguments = std::move(arguments);
   return call;
@@ -113,20 +112,7 @@ JsonValue Declare(std::string_view name, std::string_view description,
                                       {"parameters", std::move(schema)}})}});
 }
 
-JsonValue Tools(Random& random) {
-  JsonValue::Items tools = {
-      Declare("get_weather", "The weather in a city", {{"city", "string"}}),
-      Declare("multiply", "The product of two numbers", {{"a", "integer"}, {"b", "integer"}}),
-      Declare("set_alarm", "Sets an alarm",
-              {{"hour", "integer"}, {"minute", "integer"}, {"every_day", "boolean"}}),
-      Declare("to_metres", "A length in metres", {{"value", "number"}, {"unit", "string"}})};
-  Shuffle(random, tools);
-  return Array(std::move(tools));
-}
-
-}  // namespace
-
-ToolTask DrawToolTask(Random& random) {
+ToolTask Draw(Random& random) {
   switch (random.NextBelow(4)) {
     case 0:
       return DrawWeather(random);
@@ -139,7 +125,15 @@ ToolTask DrawToolTask(Random& random) {
   }
 }
 
-JsonValue ToolTaskRequest(const ToolTask& task, Random& random) {
+}  // namespace
+
+ToolTask DrawToolTask(Random& random, int64_t number) {
+  ToolTask task = Draw(random);
+  task.call.id = fmt::format("call_{}", number);
+  return task;
+}
+
+JsonValue::Items ToolTaskMessages(const ToolTask& task) {
   JsonValue function = Object(
       {{"name", Text(task.call.name)}, {"arguments", Text(DumpJson(Object(task.call.arguments)))}});
   JsonValue call = Object(
@@ -149,10 +143,19 @@ JsonValue ToolTaskRequest(const ToolTask& task, Random& random) {
   JsonValue result = Object({{"role", Text("tool")},
                              {"tool_call_id", Text(*task.call.id)},
                              {"content", Text(task.result)}});
-  return Object({{"messages", Array({UserMessage(task.question), std::move(caller),
-                                     std::move(result), AssistantMessage("", task.answer)})},
-                 {"tools", Tools(random)},
-                 {"reasoning_effort", Text("low")}});
+  return {UserMessage(task.question), std::move(caller), std::move(result),
+          AssistantMessage("", task.answer)};
+}
+
+JsonValue DrawTools(Random& random) {
+  JsonValue::Items tools = {
+      Declare("get_weather", "The weather in a city", {{"city", "string"}}),
+      Declare("multiply", "The product of two numbers", {{"a", "integer"}, {"b", "integer"}}),
+      Declare("set_alarm", "Sets an alarm",
+              {{"hour", "integer"}, {"minute", "integer"}, {"every_day", "boolean"}}),
+      Declare("to_metres", "A length in metres", {{"value", "number"}, {"unit", "string"}})};
+  Shuffle(random, tools);
+  return Array(std::move(tools));
 }
 
 }  // namespace k3::tasks

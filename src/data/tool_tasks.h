@@ -3,9 +3,10 @@
 // assistant says then.
 //
 // Four tools: get_weather(city), multiply(a, b), set_alarm(hour, minute, every_day) and
-// to_metres(value, unit). Every task declares them all, in an order of its own. Plain functions;
-// any thread; nothing fails.
+// to_metres(value, unit). Every conversation declares them all, in an order of its own. Plain
+// functions; any thread; nothing fails.
 
+#include <cstdint>
 #include <string>
 
 #include "base/random.h"
@@ -22,9 +23,13 @@ struct ToolTask {
   std::string answer;
 };
 
-ToolTask DrawToolTask(Random& random);
+/// `number` counts the calls of a conversation and makes the call's id.
+ToolTask DrawToolTask(Random& random, int64_t number);
 
-/// The request with its five parts: tools, question, call, result and answer.
-JsonValue ToolTaskRequest(const ToolTask& task, Random& random);
+/// Question, call, result and answer.
+JsonValue::Items ToolTaskMessages(const ToolTask& task);
+
+/// The declarations of all four tools in a random order.
+JsonValue DrawTools(Random& random);
 
 }  // namespace k3::tasks

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "engine/chat.h"
 
 namespace k3::eval {
@@ -42,8 +44,50 @@ std::string Example(const ChatTask& task, const ParsedAnswer& found) {
                      QuoteForMessage(task.answer), QuoteForMessage(found.content));
 }
 
+Result<int64_t> PromptTokens(const Engine& engine, const ChatTask& task) {
+  K3_TRY(ChatRequest request,
+         ParseChatRequest(TaskPrompt(task, TaskTurn::kAnswer), "synthetic task"));
+  K3_TRY(const std::vector<int32_t> ids, EncodeChat(engine, request));
+  return std::ssize(ids);
+}
+
+/// Case n with as many distractors as fit into the context.
+Result<ChatTask> FilledTask(const Engine& engine, const TaskGenerator& generator, int64_t n,
+                            int64_t context) {
+  ChatTask task = generator.Make(n);
+  K3_TRY(const int64_t bare, PromptTokens(engine, task));
+  if (bare > context) {
+    return InvalidArgument(
+        fmt::format("a task of {} tokens does not fit into a context of {}; take at least {}", bare,
+                    context, bare));
+  }
+  // A sentence has at least a token, so `low` fits and `high` does not.
+  int64_t low = 0, high = context - bare + 1;
+  // Sentences are about as long as each other: the next guess is where the line through both ends
+  // meets the context.
+  int64_t tokens = bare, guess = std::min<int64_t>(high, 16);
+  while (high - low > 1) {
+    guess = std::clamp(guess, low + 1, high - 1);
+    ChatTask longer = generator.Make(n, guess);
+    K3_TRY(const int64_t found, PromptTokens(engine, longer));
+    if (found <= context) {
+      low = guess;
+      tokens = found;
+      task = std::move(longer);
+    } else {
+      high = guess;
+    }
+    const double each = static_cast<double>(found - bare) / static_cast<double>(guess);
+    guess =
+        low + std::max<int64_t>(1, static_cast<int64_t>((context - tokens) / std::max(1.0, each)));
+  }
+  return task;
+}
+
 /// Adds one case to a score.
 Status Score(Session& session, const ChatTask& task, int64_t max_tokens, TaskScore& score) {
+  K3_TRY(const int64_t prompt_tokens, PromptTokens(session.engine(), task));
+  score.prompt_tokens += prompt_tokens;
   bool call_is_right = true;
   if (task.call.has_value()) {
     K3_TRY(const ParsedAnswer called, Ask(session, task, TaskTurn::kFirst, max_tokens));
@@ -62,15 +106,27 @@ Status Score(Session& session, const ChatTask& task, int64_t max_tokens, TaskSco
 }  // namespace
 
 Result<std::vector<TaskScore>> RunTaskSuite(Engine& engine, const TaskSuiteOptions& options) {
+  for (const TaskKind kind : options.kinds) {
+    if (options.context > 0 && !TakesDistractors(kind)) {
+      return InvalidArgument(
+          fmt::format("tasks of kind {} cannot be filled up to a context; copy and look-up can",
+                      TaskKindName(kind)));
+    }
+  }
   std::vector<TaskScore> scores;
   Session session(engine, Session::Boundaries::kKept);
   const int64_t total = options.cases_count * std::ssize(options.kinds);
   int64_t done = 0;
   for (const TaskKind kind : options.kinds) {
     TaskScore score{.kind = kind};
-    const TaskGenerator generator(options.seed, TaskSplit::kHeldOut, {&kind, 1});
+    const TaskGenerator generator(options.seed, TaskSplit::kHeldOut,
+                                  {.kinds = {kind}, .pairs_min = kLookUpPairsMax});
     for (int64_t n = 0; n < options.cases_count; ++n) {
-      K3_RETURN_IF_ERROR(Score(session, generator.Make(n), options.max_tokens, score));
+      ChatTask task = generator.Make(n);
+      if (options.context > 0) {
+        K3_TRY(task, FilledTask(engine, generator, n, options.context));
+      }
+      K3_RETURN_IF_ERROR(Score(session, task, options.max_tokens, score));
       if (options.progress) options.progress(++done, total);
     }
     scores.push_back(std::move(score));

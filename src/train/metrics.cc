@@ -67,6 +67,8 @@ std::string FormatMetrics(const StepMetrics& m) {
   for (size_t i = 0; i < kGroupNames.size(); ++i) {
     json["update_rms"][kGroupNames[i]] = m.update_rms[i];
   }
+  json["head_update_spread"] = m.head_update_spread;
+  json["head_update_ratio"] = m.head_update_ratio;
   json["balance"] = nlohmann::ordered_json::array();
   for (const LayerBalance& layer : m.balance) {
     json["balance"].push_back({{"layer", layer.layer},

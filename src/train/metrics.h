@@ -33,6 +33,8 @@ struct StepMetrics {
   double gemm_share = 0;  // 3 x the forward matmuls over time and peak
   int64_t clipped_heads = 0;
   std::array<double, kOptimizerGroups> update_rms{};
+  double head_update_spread = 0;  // both as in OptimizerReport
+  double head_update_ratio = 0;
   std::vector<LayerBalance> balance;
   std::vector<LayerHealth> health;  // at validation steps
 };

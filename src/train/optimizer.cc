@@ -59,6 +59,11 @@ std::vector<int64_t> HeadBlocks(const ModelConfig& config, const ExpectedTensor&
   return {};
 }
 
+/// Sums the squares of now - before over a run of elements.
+double SquaredChanges(const float* now, const float* before, int64_t begin, int64_t end) {
+  return LaneSum(begin, end, [=](int64_t i) { return double{now[i]} - before[i]; });
+}
+
 /// Multiplications of one Newton-Schulz step on a block.
 double BlockWork(int64_t rows, int64_t cols) {
   const auto s = static_cast<double>(std::min(rows, cols));
@@ -128,13 +133,17 @@ void Optimizer::AddJobs(size_t unit_index) {
     return;
   }
   int64_t row = 0;
+  size_t head = unit.heads_begin;
   for (size_t i = 0; row < shape.rows; ++i) {
     const int64_t rows = pattern[i % pattern.size()];
+    const size_t first_head = head;
+    while (head < unit.heads_end && heads_[head].begin < (row + rows) * shape.cols) ++head;
     jobs_.push_back({.unit = unit_index,
                      .begin = row * shape.cols,
                      .count = rows * shape.cols,
                      .shape = {.rows = rows, .cols = shape.cols, .block_rows = {}},
-                     .work = BlockWork(rows, shape.cols)});
+                     .work = BlockWork(rows, shape.cols),
+                     .heads = std::span(heads_).subspan(first_head, head - first_head)});
     row += rows;
   }
 }
@@ -149,7 +158,10 @@ void Optimizer::AddUnit(const TrainedTensor& tensor) {
       options_.kind == OptimizerKind::kMuon &&
       (unit.group == OptimizerGroup::kMatrix || unit.group == OptimizerGroup::kExpert);
   std::vector<int64_t> blocks = HeadBlocks(set_->config(), spec);
-  if (!blocks.empty()) unit.group = OptimizerGroup::kPerHead;
+  if (!blocks.empty()) {
+    unit.group = OptimizerGroup::kPerHead;
+    AddHeads(spec, blocks, &unit);
+  }
   if (is_muon) {
     unit.shape = {.rows = spec.shape[0], .cols = spec.shape[1]};
     if (options_.per_head) unit.shape.block_rows = std::move(blocks);
@@ -167,6 +179,22 @@ void Optimizer::AddUnit(const TrainedTensor& tensor) {
     }
   }
   units_.push_back(std::move(unit));
+}
+
+void Optimizer::AddHeads(const ExpectedTensor& spec, const std::vector<int64_t>& block_rows,
+                         Unit* unit) {
+  const int64_t rows = spec.shape[0], cols = spec.shape[1];
+  unit->head_kinds = block_rows.size();
+  unit->heads_begin = heads_.size();
+  int64_t row = 0;
+  while (row < rows) {
+    for (const int64_t block : block_rows) {
+      heads_.push_back({.begin = row * cols, .count = block * cols});
+      row += block;
+    }
+  }
+  unit->heads_end = heads_.size();
+  K3_CHECK(row == rows, "the blocks of heads end with the matrix");
 }
 
 const Optimizer::Unit* Optimizer::UnitOf(const TrainedTensor& tensor) const {
@@ -213,12 +241,25 @@ double Optimizer::SumOfSquares(std::span<const float> values) {
   });
 }
 
-double Optimizer::SumOfSquaredChanges(std::span<const float> values) {
-  const float* x = values.data();
+double Optimizer::SumOfSquaredChanges(const Unit& unit) {
+  const float* now = set_->masters().data() + unit.offset;
   const float* before = before_.data();
-  return SumOverRuns(std::ssize(values), [x, before](int64_t begin, int64_t end) {
-    return LaneSum(begin, end, [x, before](int64_t i) { return double{x[i]} - before[i]; });
+  const std::span<HeadBlock> heads =
+      std::span(heads_).subspan(unit.heads_begin, unit.heads_end - unit.heads_begin);
+  if (heads.empty()) {
+    return SumOverRuns(unit.count, [=](int64_t begin, int64_t end) {
+      return SquaredChanges(now, before, begin, end);
+    });
+  }
+  pool_->ParallelFor(std::ssize(heads), 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      HeadBlock& head = heads[static_cast<size_t>(i)];
+      head.squares = SquaredChanges(now, before, head.begin, head.begin + head.count);
+    }
   });
+  double sum = 0;
+  for (const HeadBlock& head : heads) sum += head.squares;
+  return sum;
 }
 
 void Optimizer::ScaleGradients(float factor) {
@@ -253,7 +294,16 @@ void Optimizer::RunJob(Job& job, float lr, Worker& worker) {
       std::span(unit.momentum).subspan(static_cast<size_t>(job.begin), count), weights);
   const float* now = weights.data();
   const float* before = worker.before.data();
-  job.squares = LaneSum(0, job.count, [=](int64_t i) { return double{now[i]} - before[i]; });
+  if (job.heads.empty()) {
+    job.squares = SquaredChanges(now, before, 0, job.count);
+    return;
+  }
+  job.squares = 0;
+  for (HeadBlock& head : job.heads) {
+    const int64_t first = head.begin - job.begin;
+    head.squares = SquaredChanges(now, before, first, first + head.count);
+    job.squares += head.squares;
+  }
 }
 
 OptimizerReport Optimizer::Step(float lr, std::span<const float> largest_logits) {
@@ -285,16 +335,51 @@ OptimizerReport Optimizer::Step(float lr, std::span<const float> largest_logits)
       std::copy(masters.begin() + begin, masters.begin() + end, before_.begin() + begin);
     });
     StepUnit(unit, lr);
-    squares[group] += SumOfSquaredChanges(masters);
+    squares[group] += SumOfSquaredChanges(unit);
     counts[group] += unit.count;
   }
   for (size_t i = 0; i < squares.size(); ++i) {
     if (lr == 0 || counts[i] == 0) continue;
     report.update_rms[i] = std::sqrt(squares[i] / static_cast<double>(counts[i])) / lr;
   }
+  ReportHeads(&report);
   ++steps_;
   report.clipped_heads = ClipLogits(largest_logits);
   return report;
+}
+
+void Optimizer::ReportHeads(OptimizerReport* report) const {
+  double spreads = 0, ratios = 0;
+  int64_t spreads_count = 0, ratios_count = 0;
+  for (const Unit& unit : units_) {
+    for (size_t kind = 0; kind < unit.head_kinds; ++kind) {
+      // The learning rate is left out: it cancels in both figures.
+      const auto size = [&](size_t i) {
+        return std::sqrt(heads_[i].squares / static_cast<double>(heads_[i].count));
+      };
+      const size_t first = unit.heads_begin + kind, step = unit.head_kinds;
+      double sum = 0, smallest = size(first), largest = smallest;
+      int64_t heads = 0;
+      for (size_t i = first; i < unit.heads_end; i += step, ++heads) {
+        sum += size(i);
+        smallest = std::min(smallest, size(i));
+        largest = std::max(largest, size(i));
+      }
+      if (heads < 2 || largest == 0) continue;
+      const double mean = sum / static_cast<double>(heads);
+      double deviations = 0;
+      for (size_t i = first; i < unit.heads_end; i += step) {
+        deviations += (size(i) - mean) * (size(i) - mean);
+      }
+      spreads += std::sqrt(deviations / static_cast<double>(heads)) / mean;
+      ++spreads_count;
+      if (smallest == 0) continue;
+      ratios += largest / smallest;
+      ++ratios_count;
+    }
+  }
+  if (spreads_count > 0) report->head_update_spread = spreads / static_cast<double>(spreads_count);
+  if (ratios_count > 0) report->head_update_ratio = ratios / static_cast<double>(ratios_count);
 }
 
 int64_t Optimizer::ClipLogits(std::span<const float> largest_logits) {

@@ -71,6 +71,14 @@ struct OptimizerReport {
   /// Root mean square of the change of the masters over the learning rate, decay included, before
   /// QK-Clip; by OptimizerGroup.
   std::array<double, kOptimizerGroups> update_rms{};
+  /// How unequal the heads' updates are, whatever steps them. A head's size is the root mean square
+  /// of the change of its rows, as in update_rms. An entry is one tensor of the per-head group, or
+  /// one kind of its blocks where several alternate (kv_b: keys, values), with at least two heads.
+  /// Spread: the standard deviation of the sizes (over all heads, not a sample's) over their mean,
+  /// averaged over the entries with a change. Ratio: the largest size over the smallest, averaged
+  /// over the entries whose every head has changed. 0 without any such entry.
+  double head_update_spread = 0;
+  double head_update_ratio = 0;
 };
 
 class Optimizer {
@@ -105,9 +113,18 @@ class Optimizer {
     int64_t offset = 0;
     int64_t count = 0;
     bool decays = false;
-    MuonShape shape;              // Muon only
-    std::vector<float> momentum;  // Muon only
+    size_t heads_begin = 0, heads_end = 0;  // its blocks in heads_; none outside the per-head group
+    size_t head_kinds = 0;                  // of blocks in turn
+    MuonShape shape;                        // Muon only
+    std::vector<float> momentum;            // Muon only
     std::optional<AdamWState> adamw;
+  };
+
+  /// The rows of one head, which are measured by themselves also where they are not stepped so.
+  struct HeadBlock {
+    int64_t begin = 0;  // element of the unit
+    int64_t count = 0;
+    double squares = 0;  // of the last step's changes
   };
 
   /// A unit, or one of its blocks of rows when these are small: then a worker does all of it alone.
@@ -116,8 +133,9 @@ class Optimizer {
     int64_t begin = 0;  // element of the unit
     int64_t count = 0;
     MuonShape shape;
-    double work = 0;     // multiplications of one Newton-Schulz step
-    double squares = 0;  // of the last step's changes
+    double work = 0;             // multiplications of one Newton-Schulz step
+    std::span<HeadBlock> heads;  // inside it
+    double squares = 0;          // of the last step's changes
   };
   /// What a worker needs to take Muon's steps alone.
   struct Worker;
@@ -125,14 +143,16 @@ class Optimizer {
   void AddUnits();
   void AddJobs(size_t unit);
   void AddUnit(const TrainedTensor& tensor);
+  void AddHeads(const ExpectedTensor& spec, const std::vector<int64_t>& block_rows, Unit* unit);
   const Unit* UnitOf(const TrainedTensor& tensor) const;
   double SumOfSquares(std::span<const float> values);
-  double SumOfSquaredChanges(std::span<const float> values);
+  double SumOfSquaredChanges(const Unit& unit);
   template <typename Sum>
   double SumOverRuns(int64_t count, const Sum& sum);
   void ScaleGradients(float factor);
   void StepUnit(Unit& unit, float lr);
   void RunJob(Job& job, float lr, Worker& worker);
+  void ReportHeads(OptimizerReport* report) const;
   int64_t ClipLogits(std::span<const float> largest_logits);
 
   ThreadPool* pool_;
@@ -140,6 +160,7 @@ class Optimizer {
   ParameterSet* set_;
   Muon muon_;
   std::vector<Unit> units_;           // by offset
+  std::vector<HeadBlock> heads_;      // by unit and row
   std::vector<size_t> shared_units_;  // that all workers do together
   std::vector<Job> jobs_;             // the others, the longest first
   std::vector<std::unique_ptr<Worker>> workers_;

@@ -246,6 +246,8 @@ Result<StepMetrics> Trainer::Step() {
   metrics.gradient_norm = report.gradient_norm;
   metrics.clipped_heads = report.clipped_heads;
   metrics.update_rms = report.update_rms;
+  metrics.head_update_spread = report.head_update_spread;
+  metrics.head_update_ratio = report.head_update_ratio;
   return metrics;
 }
 

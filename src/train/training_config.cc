@@ -149,14 +149,16 @@ class Reader {
     }
     FieldReader tasks = Section("tasks");
     c.data.tasks_count = tasks.IntegerOr("count", 0, {0, limits::kTrainingTasksMax});
+    std::vector<TaskKind> kinds;
     for (const std::string& name : Strings(tasks, "kinds")) {
       const std::optional<TaskKind> kind = ParseTaskKind(name);
       if (!kind.has_value()) tasks.Fail("kinds", "kinds of tasks", QuoteForMessage(name));
-      if (kind.has_value()) c.data.task_kinds.push_back(*kind);
+      if (kind.has_value()) kinds.push_back(*kind);
     }
-    if (c.data.task_kinds.empty()) {
-      c.data.task_kinds.assign(std::begin(kTaskKinds), std::end(kTaskKinds));
-    }
+    if (!kinds.empty()) c.data.task_kinds = std::move(kinds);
+    c.data.conversation_shape.turns_max = tasks.IntegerOr("turns", 1, {1, limits::kTaskTurnsMax});
+    c.data.conversation_shape.distractors_max =
+        tasks.IntegerOr("distractors", 0, {0, limits::kTaskDistractorsMax});
     Close(tasks);
   }
 
@@ -391,7 +393,6 @@ Result<TrainingConfig> ReadTrainingConfig(FileSystem& files, const std::string& 
   if (root.Find("model_type") != nullptr || root.Find("text_config") != nullptr) {
     config.model_json = text;
     K3_TRY(config.model, ParseModelConfig(text, path));
-    config.data.task_kinds.assign(std::begin(kTaskKinds), std::end(kTaskKinds));
   } else {
     Reader reader(root, path);
     K3_TRY(config, reader.Read(files, overrides.from_dir));

@@ -33,7 +33,8 @@ struct DataConfig {
   std::optional<std::string> separator;
   /// Synthetic conversations, 0 for none.
   int64_t tasks_count = 0;
-  std::vector<TaskKind> task_kinds;
+  std::vector<TaskKind> task_kinds{std::begin(kTaskKinds), std::end(kTaskKinds)};
+  ConversationShape conversation_shape;
 };
 
 struct ValidationConfig {

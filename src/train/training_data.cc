@@ -60,11 +60,12 @@ Status AddTexts(FileSystem& files, const Tokenizer& tokenizer, const TrainingCon
 
 Status AddTasks(const Tokenizer& tokenizer, const TrainingConfig& config, TaskSplit split,
                 int64_t count, Corpus& corpus) {
-  const TaskGenerator generator(config.seed, split, config.data.task_kinds);
+  const TaskGenerator generator(config.seed, split, {.kinds = config.data.task_kinds});
   for (int64_t n = 0; n < count; ++n) {
-    const ChatTask task = generator.Make(n);
-    K3_RETURN_IF_ERROR(
-        AddChat(tokenizer, TaskLine(task), fmt::format("synthetic task {}", n), corpus));
+    const TaskConversation conversation =
+        generator.MakeConversation(n, config.data.conversation_shape);
+    K3_RETURN_IF_ERROR(AddChat(tokenizer, TaskLine(conversation),
+                               fmt::format("synthetic conversation {}", n), corpus));
   }
   return OkStatus();
 }

@@ -1,0 +1,235 @@
+#!/usr/bin/env python3
+"""Trains what docs/ablations.md compares and fills that page.
+
+    tools/ablations.py list                      # the rows and what each changes
+    tools/ablations.py run balance-none          # both seeds of one row, and what it starts from
+    tools/ablations.py run all --seed 1          # one seed of every row
+    tools/ablations.py report                    # tables, plots and docs/ablations/results.json
+
+Runs stand in --work, each in NAME-seedN with its configuration, log, state and evaluation beside it.
+A finished run is not made again, one that was interrupted goes on, and one that failed is recorded
+with its message (--retry tries it once more). Text comes from --corpus; tools/gather_corpus.py makes
+it. Python's standard library only.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import ablation_report
+import ablation_rows
+from ablation_rows import AblationError, Row
+
+DEFAULT_WORK = os.path.join(ablation_rows.ROOT, "build", "ablations")
+DEFAULT_K3 = os.path.join(ablation_rows.ROOT, "build", "release", "k3")
+
+
+@dataclass
+class Settings:
+    k3: str
+    work: str
+    threads: int
+    steps: int | None
+    corpus: str | None
+    retry: bool
+
+
+class Run:
+    """The files of one row and seed."""
+
+    def __init__(self, settings: Settings, row: Row, seed: int) -> None:
+        self.settings, self.row, self.seed = settings, row, seed
+        self.name = ablation_report.run_name(row.name, seed)
+        self.dir = os.path.join(settings.work, self.name)
+        self.config = ablation_rows.make_config(row, seed, settings.steps, settings.corpus)
+
+    def path(self, kind: str) -> str:
+        return f"{self.dir}.{kind}"
+
+    def state(self) -> dict[str, Any]:
+        return ablation_report.read_json(self.path("state.json")) or {}
+
+    def save_state(self, state: str, message: str = "", **more: Any) -> None:
+        write_json(self.path("state.json"),
+                   {"row": self.row.name, "seed": self.seed, "state": state, "message": message,
+                    "steps": self.config["steps"], "tokens": ablation_rows.tokens_of(self.config),
+                    "q": ablation_rows.target_load(self.config), **more})
+
+
+def write_json(path: str, value: Any) -> None:
+    with open(path + ".partial", "w", encoding="utf-8") as stream:
+        json.dump(value, stream, indent=1)
+        stream.write("\n")
+    os.replace(path + ".partial", path)
+
+
+def run_process(command: list[str], out_path: str, log_path: str) -> int:
+    """Runs it in a session of its own. An interruption ends it gently, once, and is passed on."""
+    with open(out_path, "w", encoding="utf-8") as out, open(log_path, "a", encoding="utf-8") as log:
+        process = subprocess.Popen(command, stdout=out, stderr=log, stdin=subprocess.DEVNULL,
+                                   start_new_session=True)
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            process.terminate()
+            process.wait()
+            raise
+
+
+def last_message(log_path: str, code: int) -> str:
+    """What k3 said last, which is why it ended, or the signal that ended it."""
+    if code < 0:
+        return f"ended by signal {-code}"
+    with open(log_path, encoding="utf-8", errors="replace") as stream:
+        lines = [line.strip() for line in stream if line.startswith("k3: ")]
+    return lines[-1].removeprefix("k3: ") if lines else f"ended with code {code}"
+
+
+def count_parameters(run: Run) -> int:
+    """By k3 inspect, from the model's configuration alone. Its message is the failure's."""
+    write_json(run.path("model.json"), run.config["model"])
+    found = subprocess.run([run.settings.k3, "inspect", run.path("model.json"), "--json"],
+                           capture_output=True, text=True, check=False)
+    if found.returncode != 0:
+        raise AblationError(f"{run.name}: {found.stderr.strip()}")
+    return json.loads(found.stdout)["total"]["parameters"]
+
+
+def evaluate(run: Run) -> str:
+    """k3 eval of the exported weights on what the run held out; a message when that fails."""
+    validation = run.config["validation"]
+    context = validation.get("context", run.config["sequence_length"])
+    command = [run.settings.k3, "eval", run.dir, "--text", os.path.join(run.dir, "validation.txt"),
+               "--context", str(context), "--max-tokens", str(validation["tokens"]), "--json",
+               "--threads", str(run.settings.threads)]
+    partial = run.path("eval.partial")
+    code = run_process(command, partial, run.path("log"))
+    if code != 0:
+        return f"k3 eval: {last_message(run.path('log'), code)}"
+    os.replace(partial, run.path("eval.json"))
+    return ""
+
+
+def train_command(run: Run) -> list[str]:
+    command = [run.settings.k3, "train", run.path("config.json"), "--out", run.dir,
+               "--threads", str(run.settings.threads)]
+    if run.row.start is not None:
+        command += ["--from", os.path.join(run.settings.work,
+                                           ablation_report.run_name(run.row.start, run.seed))]
+    return command + (["--resume"] if os.path.isdir(run.dir) else [])
+
+
+def train(run: Run) -> None:
+    """One run to its end; what came of it goes to its state file."""
+    parameters = count_parameters(run)
+    write_json(run.path("config.json"), run.config)
+    run.save_state("running", parameters=parameters)
+    print(f"{run.name}: {run.config['steps']} steps, {parameters:,} parameters", flush=True)
+    try:
+        code = run_process(train_command(run), run.path("out"), run.path("log"))
+        done = ablation_report.last_step(os.path.join(run.dir, "metrics.jsonl"))
+        if code != 0:
+            message, state = last_message(run.path("log"), code), "failed"
+        elif done < run.config["steps"]:
+            message, state = f"interrupted after step {done}", "interrupted"
+        else:
+            message = evaluate(run) if run.row.evaluated else ""
+            state = "failed" if message else "finished"
+    except KeyboardInterrupt:
+        run.save_state("interrupted", "interrupted", parameters=parameters)
+        raise
+    run.save_state(state, message, parameters=parameters)
+    print(f"{run.name}: {state}{': ' + message if message else ''}", flush=True)
+
+
+def ensure(settings: Settings, row: Row, seed: int) -> bool:
+    """Whether the run is finished, now or before; what it starts from comes first."""
+    run = Run(settings, row, seed)
+    state = run.state()
+    if state.get("state") == "finished":
+        if state["steps"] != run.config["steps"]:
+            raise AblationError(f"{run.dir}: finished with {state['steps']} steps; give the same"
+                                " --steps or another --work")
+        print(f"{run.name}: finished before")
+        return True
+    if state.get("state") == "failed" and not settings.retry:
+        print(f"{run.name}: failed before: {state['message']} (--retry tries again)")
+        return False
+    if row.start is not None and not ensure(settings, ablation_rows.row_named(row.start), seed):
+        run.save_state("failed", f"{row.start} of seed {seed}, from which it starts, did not finish")
+        return False
+    train(run)
+    return run.state()["state"] == "finished"
+
+
+def run_rows(settings: Settings, names: list[str], seeds: list[int]) -> int:
+    rows = (list(ablation_rows.ROWS) if "all" in names
+            else [ablation_rows.row_named(name) for name in names])
+    if not os.access(settings.k3, os.X_OK):
+        raise AblationError(f"{settings.k3}: not there; build it with `make`, or name it with --k3")
+    ablation_rows.check_corpus(Run(settings, rows[0], seeds[0]).config["text"])
+    os.makedirs(settings.work, exist_ok=True)
+    results = [ensure(settings, row, seed) for seed in seeds for row in rows]
+    return 0 if all(results) else 1
+
+
+def list_rows() -> int:
+    for row in ablation_rows.ROWS:
+        changes = ", ".join(f"{path.removeprefix(ablation_rows.TEXT)} = {json.dumps(value)}"
+                            for path, value in row.changes.items()) or "configs/ablation.json"
+        start = f"from {row.start}: " if row.start else ""
+        print(f"{row.name:<20} {start}{changes}")
+    return 0
+
+
+def parse_arguments(words: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Trains and reports what docs/ablations.md compares.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("list", help="the rows and what each changes")
+    run = commands.add_parser("run", help="train rows, both seeds unless one is named")
+    run.add_argument("names", nargs="+", metavar="NAME", help="rows, or all")
+    run.add_argument("--seed", type=int, action="append", help="this seed alone; may be repeated")
+    run.add_argument("--k3", default=DEFAULT_K3, help="the program; build/release/k3")
+    run.add_argument("--threads", type=int, default=1)
+    run.add_argument("--steps", type=int, help="of every run, in place of the configuration's")
+    run.add_argument("--corpus", help="the directory of the texts, in place of corpus")
+    run.add_argument("--retry", action="store_true", help="runs that failed are tried again")
+    report = commands.add_parser("report", help="write docs/ablations/ and the page's tables")
+    report.add_argument("--docs", default=os.path.join(ablation_rows.ROOT, "docs"),
+                        help="the directory of ablations.md")
+    for command in (run, report):
+        command.add_argument("--work", default=DEFAULT_WORK,
+                             help="the directory of the runs; build/ablations")
+    return parser.parse_args(words)
+
+
+def interrupt(_signal: int, _frame: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def main(words: list[str] | None = None) -> int:
+    arguments = parse_arguments(words)
+    try:
+        if arguments.command == "list":
+            return list_rows()
+        if arguments.command == "report":
+            return ablation_report.write_report(arguments.work, arguments.docs)
+        signal.signal(signal.SIGTERM, interrupt)
+        settings = Settings(os.path.abspath(arguments.k3), os.path.abspath(arguments.work),
+                            arguments.threads, arguments.steps, arguments.corpus, arguments.retry)
+        return run_rows(settings, arguments.names, arguments.seed or list(ablation_rows.SEEDS))
+    except AblationError as error:
+        print(f"ablations: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("ablations: interrupted; the same command goes on", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
