@@ -33,7 +33,7 @@ Result<int> Tasks(const TasksFlags& flags) {
   const TaskGenerator generator(
       flags.seed, flags.held_out ? TaskSplit::kHeldOut : TaskSplit::kTraining, std::move(options));
   // A single task is told what it is and what its answer is; a conversation has several.
-  const bool single = flags.shape.turns_max == 1 && flags.shape.distractors_max == 0;
+  const bool single = flags.shape == ConversationShape{};
   for (int64_t n = flags.first; n < flags.first + flags.count; ++n) {
     K3_RETURN_IF_ERROR(WriteOutput(single ? TaskLine(generator.Make(n))
                                           : TaskLine(generator.MakeConversation(n, flags.shape))));
@@ -76,6 +76,14 @@ void AddTasksCommand(CLI::App& app, Invocation& invocation) {
       ->type_name("N")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{0}, limits::kTaskDistractorsMax).description(""));
+  command
+      ->add_option(
+          "--words", flags->shape.words_max,
+          "If more than 8: half the copying is of words to be said several times, up to so "
+          "many in all.")
+      ->type_name("N")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{8}, limits::kTaskWordsMax).description(""));
   command->footer(
       "A line of a single task has the members `task`, its kind, and `answer`, the content of the\n"
       "last message if it is right, beside the request.\n\n"

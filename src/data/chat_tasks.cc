@@ -34,6 +34,10 @@ constexpr uint64_t kHeldOutOneIn = 10;
 constexpr int64_t kOperandMax = 999;
 constexpr int64_t kWordsMin = 3;
 constexpr int64_t kWordsMax = 8;
+constexpr int64_t kTimesMax = 9;
+constexpr int64_t kRepeatedWordsMax = 32;
+constexpr int64_t kRepeatedTextWordsMax = 16;
+constexpr size_t kRepeatedTextLength = 48;
 // Tells the distractors of a task from the task, which has to be the same with any number of them.
 constexpr uint64_t kDistractorSeed = 0x9E3779B97F4A7C15u;
 
@@ -135,34 +139,61 @@ std::string Interleave(Random& random, const std::vector<std::string>& parts,
   return text;
 }
 
-Turn MakeWords(Random& random, TaskKind kind, const std::vector<std::string>& distractors) {
-  constexpr std::string_view kCopies[] = {"Repeat these words: {}", "Say again: {}"};
-  constexpr std::string_view kLaterCopies[] = {"Now repeat the words.", "Say the words again."};
+std::string Joined(const std::vector<std::string>& words) {
+  return fmt::format("{}", fmt::join(words, " "));
+}
+
+/// Of words in their sorted form.
+std::string WordsSubject(std::vector<std::string> words) {
+  std::ranges::sort(words);
+  return "words " + Joined(words);
+}
+
+Turn MakeCopy(Random& random, int64_t words_max, const std::vector<std::string>& distractors) {
+  constexpr std::string_view kQuestions[] = {"Repeat these words: {}", "Say again: {}"};
+  constexpr std::string_view kLater[] = {"Now repeat the words.", "Say the words again."};
+  const std::vector<std::string> words =
+      tasks::DrawWords(random, DrawBetween(random, kWordsMin, words_max));
+  const std::string list = Joined(words);
+  const std::string question =
+      distractors.empty()
+          ? fmt::format(fmt::runtime(DrawFrom<std::string_view>(random, kQuestions)), list)
+          : fmt::format("Remember these words: {}\n{}\n{}", list, fmt::join(distractors, " "),
+                        DrawFrom<std::string_view>(random, kLater));
+  return OneAnswer(TaskKind::kCopy, WordsSubject(words), question, "", list);
+}
+
+/// The same words several times, at most `words_max` in all.
+Turn MakeRepetition(Random& random, int64_t words_max) {
+  const int64_t times = DrawBetween(random, 2, kTimesMax);
+  const std::vector<std::string> words = tasks::DrawWords(
+      random,
+      DrawBetween(random, kWordsMin, std::clamp(words_max / times, kWordsMin, kRepeatedWordsMax)));
+  const std::string list = Joined(words);
+  const std::vector<std::string> repeated(static_cast<size_t>(times), list);
+  return OneAnswer(TaskKind::kCopy, WordsSubject(words),
+                   fmt::format("Repeat these words {} times: {}", times, list), "",
+                   Joined(repeated));
+}
+
+Turn MakeReordering(Random& random, TaskKind kind, int64_t words_max) {
   constexpr std::string_view kReversals[] = {"Reverse the order of these words: {}",
                                              "Say these words from last to first: {}"};
   constexpr std::string_view kSorts[] = {"Sort these words: {}",
                                          "Put these words in alphabetical order: {}"};
   const std::vector<std::string> words =
-      tasks::DrawWords(random, DrawBetween(random, kWordsMin, kWordsMax));
-  std::vector<std::string> sorted = words;
-  std::ranges::sort(sorted);
+      tasks::DrawWords(random, DrawBetween(random, kWordsMin, words_max));
   std::vector<std::string> result = words;
-  std::string_view question = DrawFrom<std::string_view>(random, kCopies);
-  std::string later;
   if (kind == TaskKind::kReverse) {
-    question = DrawFrom<std::string_view>(random, kReversals);
     std::ranges::reverse(result);
-  } else if (kind == TaskKind::kSort) {
-    question = DrawFrom<std::string_view>(random, kSorts);
-    result = sorted;
-  } else if (!distractors.empty()) {
-    question = "Remember these words: {}";
-    later = fmt::format("\n{}\n{}", fmt::join(distractors, " "),
-                        DrawFrom<std::string_view>(random, kLaterCopies));
+  } else {
+    std::ranges::sort(result);
   }
-  return OneAnswer(kind, fmt::format("words {}", fmt::join(sorted, " ")),
-                   fmt::format(fmt::runtime(question), fmt::join(words, " ")) + later, "",
-                   fmt::format("{}", fmt::join(result, " ")));
+  const std::string_view question = kind == TaskKind::kReverse
+                                        ? DrawFrom<std::string_view>(random, kReversals)
+                                        : DrawFrom<std::string_view>(random, kSorts);
+  return OneAnswer(kind, WordsSubject(words), fmt::format(fmt::runtime(question), Joined(words)),
+                   "", Joined(result));
 }
 
 /// A list of names with their numbers, and questions about it.
@@ -192,7 +223,8 @@ class LookUpList {
       question = fmt::format("Numbers: {}\n{}", Interleave(places, pairs_, distractors), question);
     }
     return OneAnswer(TaskKind::kLookUp, fmt::format("pair {} {}", names_[asked], numbers_[asked]),
-                     question, "", std::to_string(numbers_[asked]));
+                     question, fmt::format("The list has {}.", pairs_[asked]),
+                     std::to_string(numbers_[asked]));
   }
 
  private:
@@ -210,15 +242,36 @@ Turn MakeToolCall(Random& random, int64_t number) {
           .call = drawn.call};
 }
 
-/// A turn of the split, which need know nothing of those before it. `number` from 1 counts turns.
-Turn MakeTurn(Random& random, TaskKind kind, TaskSplit split, int64_t number,
-              const std::vector<std::string>& distractors) {
-  K3_CHECK(kind != TaskKind::kLookUp, "a look-up needs its list");
+struct TurnShape {
+  int64_t number = 1;  // of the turn, from 1
+  int64_t words_max = kWordsMax;
+  std::vector<std::string> distractors;
+};
+
+Turn MakeTurn(Random& random, TaskKind kind, const TurnShape& shape) {
+  switch (kind) {
+    case TaskKind::kSum:
+    case TaskKind::kDifference:
+      return MakeArithmetic(random, kind);
+    case TaskKind::kCopy:
+      // Long lists are said again and again: there is much to copy then.
+      return shape.words_max > kWordsMax ? MakeRepetition(random, shape.words_max)
+                                         : MakeCopy(random, kWordsMax, shape.distractors);
+    case TaskKind::kReverse:
+    case TaskKind::kSort:
+      return MakeReordering(random, kind, kWordsMax);
+    case TaskKind::kToolCall:
+      return MakeToolCall(random, shape.number);
+    case TaskKind::kLookUp:
+      break;
+  }
+  K3_CHECK(false, "a look-up is asked of its list");
+}
+
+/// A turn of the split, which need know nothing of those before it.
+Turn MakeTurn(Random& random, TaskKind kind, TaskSplit split, const TurnShape& shape) {
   for (;;) {
-    Turn turn = kind == TaskKind::kToolCall ? MakeToolCall(random, number)
-                : kind == TaskKind::kSum || kind == TaskKind::kDifference
-                    ? MakeArithmetic(random, kind)
-                    : MakeWords(random, kind, distractors);
+    Turn turn = MakeTurn(random, kind, shape);
     if (SplitOfSubject(turn.subject) == split) return turn;
   }
 }
@@ -301,7 +354,7 @@ ChatTask TaskGenerator::Make(int64_t n, int64_t distractors_count) const {
   Turn turn =
       kind == TaskKind::kLookUp
           ? LookUpList(random, split_, options_.pairs_min).Ask(random, filler, distractors, true)
-          : MakeTurn(random, kind, split_, 1, distractors);
+          : MakeTurn(random, kind, split_, {.distractors = distractors});
   return {.kind = kind,
           .subject = std::move(turn.subject),
           .request = Request(random, kind, std::move(turn.messages)),
@@ -323,10 +376,13 @@ TaskConversation TaskGenerator::MakeConversation(int64_t n, const ConversationSh
   TaskConversation conversation;
   JsonValue::Items messages;
   for (int64_t i = 0; i < turns_count; ++i) {
-    const std::vector<std::string> distractors =
+    TurnShape turn_shape{.number = i + 1};
+    turn_shape.distractors =
         Distractors(filler, i == 0 && TakesDistractors(kind) ? distractors_count : 0);
-    Turn turn = list.has_value() ? list->Ask(random, filler, distractors, i == 0)
-                                 : MakeTurn(random, kind, split_, i + 1, distractors);
+    const bool repeats = kind == TaskKind::kCopy && random.NextBelow(2) == 0;
+    if (repeats && turn_shape.distractors.empty()) turn_shape.words_max = shape.words_max;
+    Turn turn = list.has_value() ? list->Ask(random, filler, turn_shape.distractors, i == 0)
+                                 : MakeTurn(random, kind, split_, turn_shape);
     std::ranges::move(turn.messages, std::back_inserter(messages));
     conversation.subjects.push_back(std::move(turn.subject));
     if (StandsAlone(first)) continue;
@@ -342,6 +398,18 @@ TaskConversation TaskGenerator::MakeConversation(int64_t n, const ConversationSh
         "reasoning_effort", Text(DrawFrom<std::string_view>(random, kEfforts)));
   }
   return conversation;
+}
+
+std::string TaskGenerator::MakeRepeatedWords(int64_t n) const {
+  Random random(seed_, static_cast<uint64_t>(n));
+  for (;;) {
+    const std::vector<std::string> words =
+        tasks::DrawWords(random, DrawBetween(random, kWordsMin, kRepeatedTextWordsMax));
+    if (SplitOfSubject(WordsSubject(words)) != split_) continue;
+    const size_t times = std::max<size_t>(2, kRepeatedTextLength / words.size());
+    const std::vector<std::string> repeated(times, Joined(words));
+    return " " + Joined(repeated) + "\n";
+  }
 }
 
 }  // namespace k3

@@ -98,6 +98,11 @@ struct TaskOptions {
 struct ConversationShape {
   int64_t turns_max = 1;        // 1 to so many tasks, each number equally likely
   int64_t distractors_max = 0;  // in the first turn of half the conversations, 0 to so many
+  /// If more than 8: half of the copying is of words to be said 2 to 9 times, up to so many words
+  /// in all. Long answers teach copying much sooner than short ones.
+  int64_t words_max = 8;
+
+  bool operator==(const ConversationShape&) const = default;
 };
 
 class TaskGenerator {
@@ -108,6 +113,10 @@ class TaskGenerator {
   ChatTask Make(int64_t n, int64_t distractors_count = 0) const;
 
   TaskConversation MakeConversation(int64_t n, const ConversationShape& shape) const;
+
+  /// Text to begin a training with: 3 to 16 words said again and again, about 48 in all. Most of it
+  /// can be copied, so a network learns to copy from what came before within a few hundred steps.
+  std::string MakeRepeatedWords(int64_t n) const;
 
  private:
   uint64_t seed_;

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <array>
+#include <initializer_list>
+#include <iterator>
 #include <map>
 #include <regex>
 #include <set>
@@ -50,7 +52,8 @@ std::vector<int64_t> NumbersIn(const std::string& text) {
 }
 std::vector<std::string> WordsAsked(const ChatTask& task) {
   const std::string question = Question(task);
-  return SplitText(question.substr(question.find(": ") + 2), ' ');
+  const size_t begin = question.find(": ") + 2;
+  return SplitText(question.substr(begin, question.find('\n') - begin), ' ');
 }
 
 /// The operands of "Take 5 away from 7" stand the other way round.
@@ -75,16 +78,12 @@ void CheckReasoning(const ChatTask& task, int64_t result) {
   int64_t assembled = 0;
   int64_t place = 1;
   for (const std::string& step : SplitText(reasoning, ',')) {
-    const std::vector<std::string> words = SplitText(step, ' ');
-    std::vector<std::string> parts;
-    std::ranges::copy_if(words, std::back_inserter(parts),
-                         [](const auto& s) { return !s.empty(); });
-    ASSERT_TRUE(parts.size() == 5 || parts.size() == 7) << step;
-    int64_t value = std::stoll(parts[0]);
-    for (size_t i = 1; i + 2 < parts.size(); i += 2) {
-      value += (parts[i] == "+" ? 1 : -1) * std::stoll(parts[i + 1]);
-    }
-    EXPECT_EQ(value, std::stoll(parts.back())) << step;
+    static const std::regex kStep(" ?(\\d+)([+-])(\\d)([+-]1)?=(\\d+)");
+    std::smatch parts;
+    ASSERT_TRUE(std::regex_match(step, parts, kStep)) << step;
+    int64_t value = std::stoll(parts[1]) + (parts[2] == "+" ? 1 : -1) * std::stoll(parts[3]);
+    if (parts[4].matched) value += std::stoll(parts[4]);
+    EXPECT_EQ(value, std::stoll(parts[5])) << step;
     assembled = assembled % place + value * place;
     place *= 10;
   }
@@ -93,11 +92,13 @@ void CheckReasoning(const ChatTask& task, int64_t result) {
 
 /// The pairs of name and number of a look-up.
 std::map<std::string, std::string> Pairs(const ChatTask& task) {
+  const std::string question = Question(task);
+  EXPECT_TRUE(question.starts_with("Numbers: ")) << question;
   std::map<std::string, std::string> pairs;
-  for (const std::string& line : SplitText(Question(task), '\n')) {
-    if (line.empty()) break;
-    const size_t colon = line.find(": ");
-    EXPECT_TRUE(pairs.emplace(line.substr(0, colon), line.substr(colon + 2)).second) << line;
+  for (const std::string& part : SplitText(question.substr(9, question.find('\n') - 9), ' ')) {
+    const size_t equals = part.find('=');
+    if (equals == std::string::npos) continue;  // of a distractor
+    EXPECT_TRUE(pairs.emplace(part.substr(0, equals), part.substr(equals + 1)).second) << part;
   }
   return pairs;
 }
@@ -202,11 +203,13 @@ void CheckAnswer(const ChatTask& task) {
     case TaskKind::kLookUp: {
       const std::map<std::string, std::string> pairs = Pairs(task);
       EXPECT_TRUE(pairs.size() >= 2 && pairs.size() <= 32);
-      std::string name = Question(task).substr(Question(task).find("\n\n") + 2);
+      std::string name = Question(task).substr(Question(task).find('\n') + 1);
       static const std::regex kAsked("(?:of|does|up) ([a-z]+)");
       std::smatch match;
       ASSERT_TRUE(std::regex_search(name, match, kAsked)) << name;
       EXPECT_EQ(task.answer, pairs.at(match[1]));
+      EXPECT_EQ(StringOf(Message(task, 1), "reasoning_content"),
+                fmt::format("The list has {}={}.", match[1].str(), task.answer));
       return;
     }
     case TaskKind::kToolCall:
@@ -334,15 +337,20 @@ TEST(ChatTasksTest, DependsOnSeedSplitKindsAndNumberAlone) {
   EXPECT_NE(TaskLine(generator.Make(3)), TaskLine(generator.Make(4)));
   EXPECT_NE(TaskLine(generator.Make(3)), TaskLine(TaskGenerator(2, TaskSplit::kTraining).Make(3)));
   Fnv1a hash;
-  for (int64_t n = 0; n < 100; ++n) hash.AddText(TaskLine(generator.Make(n)));
+  const ConversationShape shape{.turns_max = 8, .distractors_max = 30, .words_max = 48};
+  for (int64_t n = 0; n < 100; ++n) {
+    hash.AddText(TaskLine(generator.Make(n)));
+    hash.AddText(TaskLine(generator.MakeConversation(n, shape)));
+    hash.AddText(generator.MakeRepeatedWords(n));
+  }
   // What a recorded experiment was trained on must stay.
-  EXPECT_EQ(hash.hash(), 16005173625757364454u);
+  EXPECT_EQ(hash.hash(), 15209538586616883182u);
 }
 
 TEST(ChatTasksTest, KindsCanBeChosen) {
   for (const TaskKind kind : kTaskKinds) {
     for (const TaskSplit split : {TaskSplit::kTraining, TaskSplit::kHeldOut}) {
-      const TaskGenerator generator(1, split, std::span(&kind, 1));
+      const TaskGenerator generator(1, split, {.kinds = {kind}});
       for (int64_t n = 0; n < 20; ++n) EXPECT_EQ(generator.Make(n).kind, kind);
     }
     EXPECT_EQ(ParseTaskKind(TaskKindName(kind)), kind);
@@ -351,10 +359,11 @@ TEST(ChatTasksTest, KindsCanBeChosen) {
 }
 
 TEST(ChatTasksTest, PromptsEndBeforeTheAssistant) {
-  constexpr TaskKind kTool[] = {TaskKind::kToolCall};
-  const ChatTask call = TaskGenerator(1, TaskSplit::kTraining, kTool).Make(0);
-  constexpr TaskKind kSum[] = {TaskKind::kSum};
-  const ChatTask sum = TaskGenerator(1, TaskSplit::kTraining, kSum).Make(0);
+  const auto make = [](TaskKind kind) {
+    return TaskGenerator(1, TaskSplit::kTraining, {.kinds = {kind}}).Make(0);
+  };
+  const ChatTask call = make(TaskKind::kToolCall);
+  const ChatTask sum = make(TaskKind::kSum);
   const auto roles = [](const JsonValue& request) {
     std::string names;
     const Result<ChatRequest> parsed = ParseChatRequest(request, "prompt");
@@ -376,6 +385,175 @@ TEST(ChatTasksTest, WordsAndCitiesAreAllDifferent) {
     EXPECT_EQ(std::set(list.begin(), list.end()).size(), list.size());
   }
   EXPECT_GE(tasks::Words().size(), 32) << "a look-up draws so many different ones";
+}
+
+TEST(ChatTasksTest, DistractorsLeaveTheTaskAsItIs) {
+  for (const TaskKind kind : kTaskKinds) {
+    const TaskGenerator generator(3, TaskSplit::kHeldOut, {.kinds = {kind}});
+    for (int64_t n = 0; n < 50; ++n) {
+      const ChatTask bare = generator.Make(n);
+      const ChatTask longer = generator.Make(n, 7);
+      EXPECT_EQ(longer.answer, bare.answer);
+      EXPECT_EQ(longer.subject, bare.subject);
+      if (!TakesDistractors(kind)) {
+        EXPECT_EQ(TaskLine(longer), TaskLine(bare));
+        continue;
+      }
+      CheckAnswer(longer);
+      static const std::regex kSentence("The [a-z]+ [a-z]+ the [a-z]+\\.");
+      const std::string question = Question(longer);
+      EXPECT_EQ(std::distance(std::sregex_iterator(question.begin(), question.end(), kSentence),
+                              std::sregex_iterator()),
+                7)
+          << question;
+      if (kind == TaskKind::kLookUp) {
+        EXPECT_EQ(Pairs(longer), Pairs(bare));
+      }
+      EXPECT_EQ(TaskLine(generator.Make(n, 7)), TaskLine(longer));
+    }
+  }
+}
+
+TEST(ChatTasksTest, LookUpsHaveAtLeastThePairsAskedFor) {
+  const TaskGenerator generator(1, TaskSplit::kHeldOut,
+                                {.kinds = {TaskKind::kLookUp}, .pairs_min = kLookUpPairsMax});
+  for (int64_t n = 0; n < 20; ++n) EXPECT_EQ(Pairs(generator.Make(n)).size(), 32);
+}
+
+TaskKind KindOfQuestion(const std::string& question, bool has_tools) {
+  if (has_tools) return TaskKind::kToolCall;
+  const auto begins = [&](std::initializer_list<std::string_view> starts) {
+    return std::ranges::any_of(starts, [&](auto start) { return question.starts_with(start); });
+  };
+  if (begins({"Numbers: "})) return TaskKind::kLookUp;
+  if (begins({"Repeat", "Say again", "Remember"})) return TaskKind::kCopy;
+  if (begins({"Reverse", "Say these"})) return TaskKind::kReverse;
+  if (begins({"Sort", "Put"})) return TaskKind::kSort;
+  const bool adds = begins({"Add"}) || question.find(" + ") != std::string::npos ||
+                    question.find(" plus ") != std::string::npos;
+  return adds ? TaskKind::kSum : TaskKind::kDifference;
+}
+
+/// The turns of a conversation, each as a task of its own.
+std::vector<ChatTask> TurnsOf(const TaskConversation& conversation) {
+  std::vector<ChatTask> turns;
+  const JsonValue* tools = conversation.request.Find("tools");
+  std::string list;  // of look-ups: the line that later questions are about
+  for (const JsonValue& message : *conversation.request.Find("messages")->items()) {
+    if (StringOf(message, "role") == "user") {
+      JsonValue user = message;
+      std::string question = StringOf(message, "content");
+      if (question.starts_with("Numbers: ")) {
+        list = question.substr(0, question.find('\n') + 1);
+      } else if (!list.empty()) {
+        question = list + question;
+        user = tasks::UserMessage(question);
+      }
+      ChatTask task{.kind = KindOfQuestion(question, tools != nullptr)};
+      task.request = tasks::Object({{"messages", tasks::Array({std::move(user)})}});
+      if (tools != nullptr) task.request.members()->emplace_back("tools", *tools);
+      turns.push_back(std::move(task));
+      continue;
+    }
+    ChatTask& task = turns.back();
+    // The first member is messages.
+    (*task.request.members())[0].second.items()->push_back(message);
+    task.answer = StringOf(message, "content");
+    if (const JsonValue* calls = message.Find("tool_calls"); calls != nullptr) {
+      const JsonValue& call = (*calls->items())[0];
+      task.call.emplace();
+      task.call->id = StringOf(call, "id");
+      task.call->name = StringOf(*call.Find("function"), "name");
+      const Result<JsonValue> arguments =
+          ParseJson(StringOf(*call.Find("function"), "arguments"), "arguments");
+      EXPECT_TRUE(arguments.ok());
+      if (arguments.ok()) task.call->arguments = *arguments->members();
+    }
+  }
+  return turns;
+}
+
+TEST(ChatTasksTest, EveryTurnOfAConversationIsRightAndOfItsSplit) {
+  for (const TaskSplit split : {TaskSplit::kTraining, TaskSplit::kHeldOut}) {
+    const TaskGenerator generator(5, split);
+    std::map<size_t, int> lengths;
+    std::map<TaskKind, int> kinds;
+    for (int64_t n = 0; n < 2000; ++n) {
+      const TaskConversation conversation =
+          generator.MakeConversation(n, {.turns_max = 5, .distractors_max = 6});
+      SCOPED_TRACE(TaskLine(conversation));
+      std::vector<ChatTask> turns = TurnsOf(conversation);
+      ++lengths[turns.size()];
+      ASSERT_EQ(turns.size(), conversation.subjects.size());
+      std::set<std::string> ids;
+      for (size_t i = 0; i < turns.size(); ++i) {
+        ++kinds[turns[i].kind];
+        turns[i].subject = conversation.subjects[i];
+        CheckAnswer(turns[i]);
+        EXPECT_EQ(SplitOfSubject(conversation.subjects[i]), split);
+        for (const std::string& subject : Subjects(turns[i])) {
+          EXPECT_EQ(SplitOfSubject(subject), split) << subject;
+        }
+        if (turns[i].call.has_value()) {
+          EXPECT_TRUE(ids.insert(*turns[i].call->id).second);
+        }
+      }
+      const Result<ChatRequest> request = ParseChatRequest(conversation.request, "conversation");
+      ASSERT_TRUE(request.ok()) << request.status().ToString();
+      EXPECT_TRUE(RenderXtml(*request).ok());
+      if (HasFailure()) return;
+    }
+    EXPECT_EQ(lengths.size(), 5);
+    for (const auto& [length, count] : lengths) {
+      EXPECT_TRUE(length >= 1 && length <= 5);
+      EXPECT_NEAR(count, 400, 90);  // the deviation is 18
+    }
+    // 2000 conversations of 3 turns on average.
+    for (const TaskKind kind : kTaskKinds) EXPECT_NEAR(kinds[kind], 6000 / 7, 200);
+  }
+}
+
+TEST(ChatTasksTest, WordsAreSaidAgainAndAgain) {
+  const TaskGenerator generator(1, TaskSplit::kTraining, {.kinds = {TaskKind::kCopy}});
+  int64_t repetitions = 0;
+  std::set<std::string> all_times;
+  for (int64_t n = 0; n < 1000; ++n) {
+    const ChatTask turn = TurnsOf(generator.MakeConversation(n, {.words_max = 60}))[0];
+    static const std::regex kTimes("Repeat these words (\\d) times: .*");
+    const std::string question = Question(turn);
+    std::smatch match;
+    if (!std::regex_match(question, match, kTimes)) {
+      CheckAnswer(turn);
+      continue;
+    }
+    ++repetitions;
+    all_times.insert(match[1]);
+    std::vector<std::string> said;
+    for (int i = 0; i < std::stoi(match[1]); ++i) {
+      for (const std::string& word : WordsAsked(turn)) said.push_back(word);
+    }
+    EXPECT_EQ(turn.answer, JoinText(said)) << question;
+    EXPECT_LE(said.size(), 60);
+    EXPECT_EQ(SplitOfSubject(Subjects(turn)[0]), TaskSplit::kTraining);
+  }
+  EXPECT_NEAR(repetitions, 500, 80);  // the deviation is 16
+  EXPECT_EQ(all_times.size(), 8);
+}
+
+TEST(ChatTasksTest, RepeatedWordsAreOfTheirSplit) {
+  const TaskGenerator generator(1, TaskSplit::kTraining);
+  EXPECT_NE(generator.MakeRepeatedWords(0), generator.MakeRepeatedWords(1));
+  for (int64_t n = 0; n < 300; ++n) {
+    const std::string text = generator.MakeRepeatedWords(n);
+    ASSERT_TRUE(text.starts_with(' ') && text.ends_with('\n')) << text;
+    const std::vector<std::string> all = SplitText(text.substr(1, text.size() - 2), ' ');
+    std::vector<std::string> words(all.begin(), std::find(all.begin() + 1, all.end(), all[0]));
+    EXPECT_TRUE(words.size() >= 3 && words.size() <= 16 && all.size() <= 48) << text;
+    EXPECT_GE(all.size(), 2 * words.size());
+    for (size_t i = 0; i < all.size(); ++i) EXPECT_EQ(all[i], words[i % words.size()]);
+    std::ranges::sort(words);
+    EXPECT_EQ(SplitOfSubject("words " + JoinText(words)), TaskSplit::kTraining);
+  }
 }
 
 }  // namespace

@@ -130,6 +130,7 @@ class Reader {
     c.micro_batch_sequences = root_.IntegerOr("micro_batch_sequences", c.micro_batch_sequences,
                                               {0, limits::kTrainingTokensMax});
     c.steps = root_.IntegerOr("steps", c.steps, {1, limits::kTrainingStepsMax});
+    c.copying_steps = root_.IntegerOr("copying_steps", 0, {0, limits::kCopyingStepsMax});
     c.seed = static_cast<uint64_t>(
         root_.IntegerOr("seed", static_cast<int64_t>(c.seed), {0, INT64_MAX}));
     c.checkpoint_every_steps = root_.IntegerOr("checkpoint_every", c.checkpoint_every_steps,
@@ -159,6 +160,7 @@ class Reader {
     c.data.conversation_shape.turns_max = tasks.IntegerOr("turns", 1, {1, limits::kTaskTurnsMax});
     c.data.conversation_shape.distractors_max =
         tasks.IntegerOr("distractors", 0, {0, limits::kTaskDistractorsMax});
+    c.data.conversation_shape.words_max = tasks.IntegerOr("words", 8, {8, limits::kTaskWordsMax});
     Close(tasks);
   }
 
@@ -358,6 +360,7 @@ std::string TrainingConfig::Identity() const {
   add("micro_batch_sequences", micro_batch_sequences);
   add("steps", steps);
   add("seed", static_cast<int64_t>(seed));
+  add("copying_steps", copying_steps);
   add("optimizer.kind", std::string(optimizer.kind == OptimizerKind::kMuon ? "muon" : "adamw"));
   add("optimizer.learning_rate", double{learning_rate});
   add("optimizer.min_share", double{min_learning_rate_share});

@@ -70,6 +70,19 @@ Status AddTasks(const Tokenizer& tokenizer, const TrainingConfig& config, TaskSp
   return OkStatus();
 }
 
+/// As many repeated words as the first steps take, without coming to an end of them.
+Status AddCopying(const Tokenizer& tokenizer, const TrainingConfig& config, Corpus& corpus) {
+  const TaskGenerator generator(config.seed, TaskSplit::kTraining);
+  // Packing drops up to a sequence's length at both of its ends.
+  const int64_t tokens =
+      config.copying_steps * config.tokens_per_step() + 2 * config.sequence_length;
+  for (int64_t n = 0; corpus.tokens_count() < tokens; ++n) {
+    K3_RETURN_IF_ERROR(AddText(tokenizer, generator.MakeRepeatedWords(n),
+                               fmt::format("repeated words {}", n), {}, corpus));
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
 Result<TrainingData> LoadTrainingData(FileSystem& files, const Tokenizer& tokenizer,
@@ -92,6 +105,9 @@ Result<TrainingData> LoadTrainingData(FileSystem& files, const Tokenizer& tokeni
     const int64_t held_out = std::min(kValidationTasks, config.data.tasks_count);
     K3_RETURN_IF_ERROR(AddTasks(tokenizer, config, TaskSplit::kHeldOut, validates ? held_out : 0,
                                 data.validation));
+  }
+  if (config.copying_steps > 0) {
+    K3_RETURN_IF_ERROR(AddCopying(tokenizer, config, data.copying));
   }
   return data;
 }
