@@ -1,8 +1,8 @@
 # The front door: `make help` lists what there is. CMake presets do the work (CMakePresets.json).
 
-PROMPT ?= In the beginning
-MODEL ?= models/kjv
-MAX_TOKENS ?= 64
+PROMPT ?= What is 347 + 85?
+MODEL ?= models/nano
+MAX_TOKENS ?= 256
 FUZZ_SECONDS ?= 60
 PREFIX ?= /usr/local
 DESTDIR ?=
@@ -26,7 +26,7 @@ SOURCES = git ls-files -co --exclude-standard -- '*.cc' '*.h'
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
 	@echo
-	@echo '  make run PROMPT="Blessed are" MODEL=models/kjv MAX_TOKENS=64'
+	@echo '  make run PROMPT="Sort these words: sun moon star" MODEL=models/nano MAX_TOKENS=256'
 	@echo '  make fuzz FUZZ_SECONDS=600          make install PREFIX=/usr/local DESTDIR='
 
 setup:  ## Install the Debian packages that building needs (root or sudo, only if any is missing)
@@ -39,8 +39,8 @@ build: setup  ## Build build/release/k3
 	  >/dev/null
 	cmake --build --preset release -j $(JOBS) --target k3
 
-run: build  ## Let the small model in models/ continue a prompt: PROMPT="..."
-	@build/release/k3 run "$$MODEL" "$$PROMPT" --max-tokens "$$MAX_TOKENS"
+run: build  ## Let the small model in models/ answer: PROMPT="..."
+	@build/release/k3 run "$$MODEL" "$$PROMPT" --chat --thinking show --max-tokens "$$MAX_TOKENS"
 
 test:  ## Build and run the whole test suite
 	@$(SETUP_TEST)

@@ -178,8 +178,8 @@ void AddChatCommand(CLI::App& app, Invocation& invocation) {
       "a message or a command, only the responses are printed, and the first line that fails ends\n"
       "the program.\n\n"
       "Examples:\n"
-      "  k3 chat models/kjv --effort none\n"
-      "  printf 'Who art thou?\\n/stats\\n' | k3 chat models/kjv --effort none --max-tokens 40");
+      "  k3 chat models/nano\n"
+      "  printf 'What is 6 + 7?\\nSort these words: sun moon star\\n/stats\\n' | k3 chat models/nano");
   command->callback(
       [flags, &invocation] { invocation.command = [flags] { return Chat(*flags); }; });
 }

@@ -264,7 +264,7 @@ void AddRunCommand(CLI::App& app, Invocation& invocation) {
       "Examples:\n"
       "  k3 run models/kjv \"In the beginning\" --greedy --max-tokens 40\n"
       "  k3 run models/kjv \"Blessed are\" --temperature 0.7 --seed 3 --stats\n"
-      "  k3 run models/kjv \"Who art thou?\" --chat --effort none --max-tokens 40\n"
+      "  k3 run models/nano \"What is 347 + 85?\" --chat --thinking show\n"
       "  k3 run models/kjv - < prompt.txt");
   command->callback(
       [options, &invocation] { invocation.command = [options] { return Run(*options); }; });

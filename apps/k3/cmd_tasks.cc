@@ -80,7 +80,7 @@ void AddTasksCommand(CLI::App& app, Invocation& invocation) {
       ->add_option(
           "--words", flags->shape.words_max,
           "If more than 8: half the copying is of words to be said several times, up to so "
-          "many in all.")
+          "many in all, and half the look-ups are of 1 to 6 names.")
       ->type_name("N")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{8}, limits::kTaskWordsMax).description(""));

@@ -61,7 +61,7 @@ class ProgressReport {
         static_cast<double>(steps_ - m.step) * step_tokens / std::max(tokens_per_s_, 1e-9);
     PrintNotice(fmt::format(
         "step {}/{}  loss {:.4f}{}  {:.0f} tok/s{}  {} left{}{}", m.step, steps_, m.loss,
-        m.val_loss.has_value() ? fmt::format("  val {:.4f}", *m.val_loss) : "", tokens_per_s_,
+        m.val_loss.has_value() ? fmt::format("  val {:.4f}", m.val_loss->all) : "", tokens_per_s_,
         m.gemm_share > 0 ? fmt::format(" ({:.0f} % of GEMM peak)", 100 * m.gemm_share) : "",
         FormatDuration(left_s),
         m.balance.empty() ? "" : fmt::format("  MaxVio {:.2f}, {} dead", worst, dead),

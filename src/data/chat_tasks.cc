@@ -21,6 +21,7 @@ using tasks::AssistantMessage;
 using tasks::DrawBetween;
 using tasks::DrawFrom;
 using tasks::Object;
+using tasks::Shuffle;
 using tasks::Text;
 using tasks::UserMessage;
 
@@ -36,7 +37,8 @@ constexpr int64_t kWordsMin = 3;
 constexpr int64_t kWordsMax = 8;
 constexpr int64_t kTimesMax = 9;
 constexpr int64_t kRepeatedWordsMax = 32;
-constexpr int64_t kRepeatedTextWordsMax = 16;
+constexpr int64_t kRepeatedTextMax = 16;
+constexpr int64_t kNamesMax = 6;
 constexpr size_t kRepeatedTextLength = 48;
 // Tells the distractors of a task from the task, which has to be the same with any number of them.
 constexpr uint64_t kDistractorSeed = 0x9E3779B97F4A7C15u;
@@ -196,41 +198,78 @@ Turn MakeReordering(Random& random, TaskKind kind, int64_t words_max) {
                    "", Joined(result));
 }
 
+struct NamedNumber {
+  std::string name;
+  int64_t number = 0;
+
+  std::string Subject() const { return fmt::format("pair {} {}", name, number); }
+  std::string Text() const { return fmt::format("{}={}", name, number); }
+};
+
+/// Every pair is of this split, so that no list tells of what the other asks.
+std::vector<NamedNumber> DrawPairs(Random& random, TaskSplit split, int64_t count) {
+  std::vector<NamedNumber> pairs;
+  for (const std::string& name : tasks::DrawWords(random, count)) {
+    NamedNumber pair{.name = name};
+    do {
+      pair.number = DrawBetween(random, 0, kOperandMax);
+    } while (SplitOfSubject(pair.Subject()) != split);
+    pairs.push_back(pair);
+  }
+  return pairs;
+}
+
+std::vector<std::string> Texts(const std::vector<NamedNumber>& pairs) {
+  std::vector<std::string> texts;
+  for (const NamedNumber& pair : pairs) texts.push_back(pair.Text());
+  return texts;
+}
+
 /// A list of names with their numbers, and questions about it.
 class LookUpList {
  public:
-  LookUpList(Random& random, TaskSplit split, int64_t pairs_min) {
-    names_ = tasks::DrawWords(random, DrawBetween(random, pairs_min, kLookUpPairsMax));
-    for (const std::string& name : names_) {
-      // Not the asked pair alone is of this split, so that no list tells of what the other asks.
-      do {
-        if (numbers_.size() > pairs_.size()) numbers_.pop_back();
-        numbers_.push_back(DrawBetween(random, 0, kOperandMax));
-      } while (SplitOfSubject(fmt::format("pair {} {}", name, numbers_.back())) != split);
-      pairs_.push_back(fmt::format("{}={}", name, numbers_.back()));
-    }
-  }
+  LookUpList(Random& random, TaskSplit split, int64_t pairs_min)
+      : pairs_(DrawPairs(random, split, DrawBetween(random, pairs_min, kLookUpPairsMax))) {}
 
-  /// The first question shows the list; those behind it ask about the same.
-  Turn Ask(Random& random, Random& places, const std::vector<std::string>& distractors,
-           bool shows_list) const {
+  /// One name is asked for.
+  Turn Ask(Random& random) const {
     constexpr std::string_view kQuestions[] = {"What is the number of {}?",
                                                "Which number does {} have?", "Look up {}."};
-    const size_t asked = random.NextBelow(names_.size());
-    std::string question =
-        fmt::format(fmt::runtime(DrawFrom<std::string_view>(random, kQuestions)), names_[asked]);
-    if (shows_list) {
-      question = fmt::format("Numbers: {}\n{}", Interleave(places, pairs_, distractors), question);
+    const NamedNumber& asked = pairs_[random.NextBelow(pairs_.size())];
+    return OneAnswer(
+        TaskKind::kLookUp, asked.Subject(),
+        fmt::format(fmt::runtime(DrawFrom<std::string_view>(random, kQuestions)), asked.name),
+        fmt::format("The list has {}.", asked.Text()), std::to_string(asked.number));
+  }
+
+  /// Several are, which gives more to find in as many tokens.
+  Turn AskSeveral(Random& random) const {
+    std::vector<NamedNumber> asked = pairs_;
+    Shuffle(random, asked);
+    asked.resize(static_cast<size_t>(
+        DrawBetween(random, 1, std::min<int64_t>(kNamesMax, std::ssize(pairs_)))));
+    std::vector<std::string> names;
+    std::vector<int64_t> numbers;
+    for (const NamedNumber& pair : asked) {
+      names.push_back(pair.name);
+      numbers.push_back(pair.number);
     }
-    return OneAnswer(TaskKind::kLookUp, fmt::format("pair {} {}", names_[asked], numbers_[asked]),
-                     question, fmt::format("The list has {}.", pairs_[asked]),
-                     std::to_string(numbers_[asked]));
+    return OneAnswer(TaskKind::kLookUp, asked[0].Subject(),
+                     fmt::format("Look up {}.", fmt::join(names, ", ")),
+                     fmt::format("The list has {}.", Joined(Texts(asked))),
+                     fmt::format("{}", fmt::join(numbers, ", ")));
+  }
+
+  /// The list before a question, with sentences among its pairs.
+  void Show(Random& places, const std::vector<std::string>& distractors, Turn& turn) const {
+    JsonValue& question = turn.messages[0];
+    const std::string list = Interleave(places, Texts(pairs_), distractors);
+    question =
+        UserMessage(fmt::format("Numbers: {}\n{}", list, *question.Find("content")->string()));
   }
 
  private:
-  std::vector<std::string> names_;
-  std::vector<std::string> pairs_;
-  std::vector<int64_t> numbers_;
+  std::vector<NamedNumber> pairs_;
 };
 
 Turn MakeToolCall(Random& random, int64_t number) {
@@ -351,10 +390,14 @@ ChatTask TaskGenerator::Make(int64_t n, int64_t distractors_count) const {
   Random filler(seed_ ^ kDistractorSeed, static_cast<uint64_t>(n));
   const TaskKind kind = DrawFrom<TaskKind>(random, options_.kinds);
   const std::vector<std::string> distractors = Distractors(filler, distractors_count);
-  Turn turn =
-      kind == TaskKind::kLookUp
-          ? LookUpList(random, split_, options_.pairs_min).Ask(random, filler, distractors, true)
-          : MakeTurn(random, kind, split_, {.distractors = distractors});
+  Turn turn;
+  if (kind == TaskKind::kLookUp) {
+    const LookUpList list(random, split_, options_.pairs_min);
+    turn = list.Ask(random);
+    list.Show(filler, distractors, turn);
+  } else {
+    turn = MakeTurn(random, kind, split_, {.distractors = distractors});
+  }
   return {.kind = kind,
           .subject = std::move(turn.subject),
           .request = Request(random, kind, std::move(turn.messages)),
@@ -379,10 +422,17 @@ TaskConversation TaskGenerator::MakeConversation(int64_t n, const ConversationSh
     TurnShape turn_shape{.number = i + 1};
     turn_shape.distractors =
         Distractors(filler, i == 0 && TakesDistractors(kind) ? distractors_count : 0);
-    const bool repeats = kind == TaskKind::kCopy && random.NextBelow(2) == 0;
-    if (repeats && turn_shape.distractors.empty()) turn_shape.words_max = shape.words_max;
-    Turn turn = list.has_value() ? list->Ask(random, filler, turn_shape.distractors, i == 0)
-                                 : MakeTurn(random, kind, split_, turn_shape);
+    const bool is_long = shape.words_max > kWordsMax && random.NextBelow(2) == 0;
+    if (is_long && kind == TaskKind::kCopy && turn_shape.distractors.empty()) {
+      turn_shape.words_max = shape.words_max;
+    }
+    Turn turn;
+    if (list.has_value()) {
+      turn = is_long ? list->AskSeveral(random) : list->Ask(random);
+      if (i == 0) list->Show(filler, turn_shape.distractors, turn);
+    } else {
+      turn = MakeTurn(random, kind, split_, turn_shape);
+    }
     std::ranges::move(turn.messages, std::back_inserter(messages));
     conversation.subjects.push_back(std::move(turn.subject));
     if (StandsAlone(first)) continue;
@@ -400,16 +450,24 @@ TaskConversation TaskGenerator::MakeConversation(int64_t n, const ConversationSh
   return conversation;
 }
 
-std::string TaskGenerator::MakeRepeatedWords(int64_t n) const {
+std::string TaskGenerator::MakeRepetition(int64_t n) const {
   Random random(seed_, static_cast<uint64_t>(n));
-  for (;;) {
-    const std::vector<std::string> words =
-        tasks::DrawWords(random, DrawBetween(random, kWordsMin, kRepeatedTextWordsMax));
-    if (SplitOfSubject(WordsSubject(words)) != split_) continue;
-    const size_t times = std::max<size_t>(2, kRepeatedTextLength / words.size());
-    const std::vector<std::string> repeated(times, Joined(words));
+  std::vector<std::string> parts;
+  if (random.NextBelow(2) == 0) {
+    do {
+      parts = tasks::DrawWords(random, DrawBetween(random, kWordsMin, kRepeatedTextMax));
+    } while (SplitOfSubject(WordsSubject(parts)) != split_);
+    const size_t times = std::max<size_t>(2, kRepeatedTextLength / parts.size());
+    const std::vector<std::string> repeated(times, Joined(parts));
     return " " + Joined(repeated) + "\n";
   }
+  parts = Texts(DrawPairs(random, split_, DrawBetween(random, 2, kRepeatedTextMax)));
+  std::string text;
+  for (size_t length = 0; length < kRepeatedTextLength; length += parts.size()) {
+    text += " " + Joined(parts);
+    Shuffle(random, parts);
+  }
+  return text + "\n";
 }
 
 }  // namespace k3

@@ -99,7 +99,8 @@ struct ConversationShape {
   int64_t turns_max = 1;        // 1 to so many tasks, each number equally likely
   int64_t distractors_max = 0;  // in the first turn of half the conversations, 0 to so many
   /// If more than 8: half of the copying is of words to be said 2 to 9 times, up to so many words
-  /// in all. Long answers teach copying much sooner than short ones.
+  /// in all, and half of the look-ups ask for 1 to 6 names. Long answers teach more than short
+  /// ones.
   int64_t words_max = 8;
 
   bool operator==(const ConversationShape&) const = default;
@@ -114,9 +115,10 @@ class TaskGenerator {
 
   TaskConversation MakeConversation(int64_t n, const ConversationShape& shape) const;
 
-  /// Text to begin a training with: 3 to 16 words said again and again, about 48 in all. Most of it
-  /// can be copied, so a network learns to copy from what came before within a few hundred steps.
-  std::string MakeRepeatedWords(int64_t n) const;
+  /// Text to begin a training with: 3 to 16 words said again and again in one order, or 2 to 16
+  /// pairs of a name and its number again and again in other orders. Most of it can be copied from
+  /// what came before, and so a network learns to look back within a few hundred steps.
+  std::string MakeRepetition(int64_t n) const;
 
  private:
   uint64_t seed_;

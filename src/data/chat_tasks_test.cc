@@ -341,10 +341,10 @@ TEST(ChatTasksTest, DependsOnSeedSplitKindsAndNumberAlone) {
   for (int64_t n = 0; n < 100; ++n) {
     hash.AddText(TaskLine(generator.Make(n)));
     hash.AddText(TaskLine(generator.MakeConversation(n, shape)));
-    hash.AddText(generator.MakeRepeatedWords(n));
+    hash.AddText(generator.MakeRepetition(n));
   }
   // What a recorded experiment was trained on must stay.
-  EXPECT_EQ(hash.hash(), 15209538586616883182u);
+  EXPECT_EQ(hash.hash(), 17484478059131040693u);
 }
 
 TEST(ChatTasksTest, KindsCanBeChosen) {
@@ -540,20 +540,73 @@ TEST(ChatTasksTest, WordsAreSaidAgainAndAgain) {
   EXPECT_EQ(all_times.size(), 8);
 }
 
-TEST(ChatTasksTest, RepeatedWordsAreOfTheirSplit) {
+TEST(ChatTasksTest, SeveralNamesAreLookedUp) {
+  const TaskGenerator generator(1, TaskSplit::kTraining, {.kinds = {TaskKind::kLookUp}});
+  int64_t several = 0;
+  for (int64_t n = 0; n < 500; ++n) {
+    const ChatTask turn = TurnsOf(generator.MakeConversation(n, {.words_max = 60}))[0];
+    const std::string question = Question(turn).substr(Question(turn).find('\n') + 1);
+    if (question.find(',') == std::string::npos) {
+      CheckAnswer(turn);
+      continue;
+    }
+    ++several;
+    ASSERT_TRUE(question.starts_with("Look up ") && question.ends_with('.')) << question;
+    const std::map<std::string, std::string> pairs = Pairs(turn);
+    std::vector<std::string> answers, found;
+    std::string reasoning = "The list has";
+    for (std::string name : SplitText(question.substr(8, question.size() - 9), ' ')) {
+      if (name.ends_with(',')) name.pop_back();
+      answers.push_back(pairs.at(name));
+      reasoning += " " + name + "=" + pairs.at(name);
+    }
+    EXPECT_LE(answers.size(), 6);
+    for (const std::string& answer : SplitText(turn.answer, ' ')) {
+      found.push_back(answer.ends_with(',') ? answer.substr(0, answer.size() - 1) : answer);
+    }
+    EXPECT_EQ(found, answers) << question;
+    EXPECT_EQ(StringOf(Message(turn, 1), "reasoning_content"), reasoning + ".");
+  }
+  // Half of 500, of which one in six is of one name, and more where the list is short.
+  EXPECT_NEAR(several, 205, 45);
+}
+
+TEST(ChatTasksTest, RepetitionsAreOfTheirSplit) {
   const TaskGenerator generator(1, TaskSplit::kTraining);
-  EXPECT_NE(generator.MakeRepeatedWords(0), generator.MakeRepeatedWords(1));
+  EXPECT_NE(generator.MakeRepetition(0), generator.MakeRepetition(1));
+  int64_t lists = 0;
   for (int64_t n = 0; n < 300; ++n) {
-    const std::string text = generator.MakeRepeatedWords(n);
+    const std::string text = generator.MakeRepetition(n);
     ASSERT_TRUE(text.starts_with(' ') && text.ends_with('\n')) << text;
     const std::vector<std::string> all = SplitText(text.substr(1, text.size() - 2), ' ');
-    std::vector<std::string> words(all.begin(), std::find(all.begin() + 1, all.end(), all[0]));
-    EXPECT_TRUE(words.size() >= 3 && words.size() <= 16 && all.size() <= 48) << text;
-    EXPECT_GE(all.size(), 2 * words.size());
-    for (size_t i = 0; i < all.size(); ++i) EXPECT_EQ(all[i], words[i % words.size()]);
-    std::ranges::sort(words);
-    EXPECT_EQ(SplitOfSubject("words " + JoinText(words)), TaskSplit::kTraining);
+    std::set<std::string> parts(all.begin(), all.end());
+    EXPECT_TRUE(parts.size() >= 2 && parts.size() <= 16) << text;
+    EXPECT_GE(all.size(), 2 * parts.size());
+    EXPECT_EQ(all.size() % parts.size(), 0);
+    const bool is_pairs = all[0].find('=') != std::string::npos;
+    lists += is_pairs ? 1 : 0;
+    for (size_t i = 0; i < all.size(); i += parts.size()) {
+      const std::set<std::string> round(all.begin() + static_cast<int64_t>(i),
+                                        all.begin() + static_cast<int64_t>(i + parts.size()));
+      EXPECT_EQ(round, parts) << text;
+    }
+    for (size_t i = parts.size(); !is_pairs && i < all.size(); ++i) {
+      EXPECT_EQ(all[i], all[i - parts.size()]) << text;
+    }
+    if (!is_pairs) {
+      EXPECT_EQ(SplitOfSubject("words " + JoinText({parts.begin(), parts.end()})),
+                TaskSplit::kTraining);
+      continue;
+    }
+    for (const std::string& pair : parts) {
+      const size_t equals = pair.find('=');
+      EXPECT_EQ(SplitOfSubject(
+                    fmt::format("pair {} {}", pair.substr(0, equals), pair.substr(equals + 1))),
+                TaskSplit::kTraining)
+          << pair;
+    }
   }
+  EXPECT_NEAR(lists, 150, 45);  // the deviation is 9
 }
 
 }  // namespace

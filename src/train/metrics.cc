@@ -57,7 +57,12 @@ std::string FormatMetrics(const StepMetrics& m) {
   json["step"] = m.step;
   json["tokens"] = m.tokens;
   json["loss"] = m.loss;
-  json["val_loss"] = m.val_loss.has_value() ? nlohmann::ordered_json(*m.val_loss) : nullptr;
+  json["val_loss"] = nullptr;
+  if (m.val_loss.has_value()) {
+    json["val_loss"] = m.val_loss->all;
+    if (m.val_loss->text.has_value()) json["val_text_loss"] = *m.val_loss->text;
+    if (m.val_loss->chat.has_value()) json["val_chat_loss"] = *m.val_loss->chat;
+  }
   json["learning_rate"] = m.learning_rate;
   json["gradient_norm"] = m.gradient_norm;
   json["quantised"] = m.quantised;

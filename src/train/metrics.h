@@ -21,11 +21,18 @@
 
 namespace k3::train {
 
+/// Nats a supervised token. Text and conversations apart: they have losses of very different sizes.
+struct ValidationLoss {
+  double all = 0;
+  std::optional<double> text;
+  std::optional<double> chat;
+};
+
 struct StepMetrics {
   int64_t step = 0;    // steps done
   int64_t tokens = 0;  // read since the start
   double loss = 0;     // nats a supervised token
-  std::optional<double> val_loss;
+  std::optional<ValidationLoss> val_loss;
   float learning_rate = 0;
   double gradient_norm = 0;
   bool quantised = false;

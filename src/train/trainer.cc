@@ -108,7 +108,7 @@ void Trainer::ChooseWindows() {
   // Text and conversations each have their own part of what may be measured.
   std::array<std::vector<TokenWindow>, 2> kinds;
   for (const TokenWindow& window : ValidationWindows(data_.validation, validation.context)) {
-    kinds[window.begin < data_.validation_text_tokens ? 0 : 1].push_back(window);
+    kinds[IsText(window) ? 0 : 1].push_back(window);
   }
   const int64_t share = kinds[0].empty() || kinds[1].empty() ? 1 : 2;
   for (const std::vector<TokenWindow>& kind : kinds) {
@@ -262,12 +262,18 @@ Result<StepMetrics> Trainer::Step() {
   return metrics;
 }
 
+bool Trainer::IsText(const TokenWindow& window) const {
+  return window.begin < data_.validation_text_tokens;
+}
+
 Trainer::ValidationPart Trainer::NextPart(size_t& first) const {
   const int64_t tokens_max =
       options_.config.micro_batch_sequences * options_.config.sequence_length;
   ValidationPart part;
   int64_t tokens = 0;
+  part.is_text = IsText(windows_[first]);
   for (; first < windows_.size() && (tokens == 0 || tokens < tokens_max); ++first) {
+    if (IsText(windows_[first]) != part.is_text) break;
     part.sequences.push_back(WindowSequence(data_.validation, windows_[first]));
     tokens += std::ssize(part.sequences.back().ids) - 1;
   }
@@ -282,17 +288,28 @@ Trainer::ValidationPart Trainer::NextPart(size_t& first) const {
   return part;
 }
 
-Result<double> Trainer::Validate() {
-  double loss = 0;
-  int64_t predictions = 0;
+Result<ValidationLoss> Trainer::Validate() {
+  struct Sum {
+    double nats = 0;
+    int64_t predictions = 0;
+
+    std::optional<double> Mean() const {
+      if (predictions == 0) return std::nullopt;
+      return nats / static_cast<double>(predictions);
+    }
+  };
+  Sum text, chat;
   for (size_t first = 0; first < windows_.size();) {
     const ValidationPart part = NextPart(first);
     K3_TRY(const double nats,
            model::Loss(Context(), set_.config(), set_.parameters(), part.batch, part.targets));
-    loss += nats;
-    predictions += part.predictions_count;
+    Sum& sum = part.is_text ? text : chat;
+    sum.nats += nats;
+    sum.predictions += part.predictions_count;
   }
-  return loss / static_cast<double>(predictions);
+  const double predictions = static_cast<double>(text.predictions + chat.predictions);
+  return ValidationLoss{
+      .all = (text.nats + chat.nats) / predictions, .text = text.Mean(), .chat = chat.Mean()};
 }
 
 Result<std::vector<LayerHealth>> Trainer::MeasureOnValidation() {
@@ -350,7 +367,8 @@ Status Trainer::Run(const TrainerHooks& hooks) {
       K3_TRY(metrics.health, MeasureOnValidation());
       K3_TRY(metrics.val_loss, Validate());
       // The loss was finite, but the weights that came out of the step are of no use.
-      if (!std::isfinite(*metrics.val_loss)) return ValidationNotFinite(*metrics.val_loss);
+      const double val_loss = metrics.val_loss->all;
+      if (!std::isfinite(val_loss)) return ValidationNotFinite(val_loss);
     }
     K3_RETURN_IF_ERROR(metrics_->Append(metrics).WithContext(StepNotSaved()));
     if (hooks.on_step) hooks.on_step(metrics);

@@ -98,10 +98,13 @@ class Trainer {
     model::Batch batch;  // views of the sequences
     std::vector<int32_t> targets;
     int64_t predictions_count = 0;
+    bool is_text = false;
   };
-  /// The windows from `first` on, which becomes the next part's.
+  bool IsText(const TokenWindow& window) const;
+  /// The windows from `first` on, which becomes the next part's, all of text or all of
+  /// conversations.
   ValidationPart NextPart(size_t& first) const;
-  Result<double> Validate();
+  Result<ValidationLoss> Validate();
   /// The same tokens every time, so that what changes is the model.
   Result<std::vector<LayerHealth>> MeasureOnValidation();
   Status Save();
@@ -127,7 +130,7 @@ class Trainer {
   std::optional<PackedBatches> batches_;
   std::optional<PackedBatches> copying_;  // of the first steps, if so configured
   std::optional<MetricsFile> metrics_;
-  std::vector<TokenWindow> windows_;   // of validation
+  std::vector<TokenWindow> windows_;   // of validation, text first
   std::vector<float> largest_logits_;  // [MLA layers, heads] of the step
   int64_t steps_done_ = 0;
   int64_t saved_step_ = -1;

@@ -70,15 +70,15 @@ Status AddTasks(const Tokenizer& tokenizer, const TrainingConfig& config, TaskSp
   return OkStatus();
 }
 
-/// As many repeated words as the first steps take, without coming to an end of them.
+/// As many repetitions as the first steps take, without coming to an end of them.
 Status AddCopying(const Tokenizer& tokenizer, const TrainingConfig& config, Corpus& corpus) {
   const TaskGenerator generator(config.seed, TaskSplit::kTraining);
   // Packing drops up to a sequence's length at both of its ends.
   const int64_t tokens =
       config.copying_steps * config.tokens_per_step() + 2 * config.sequence_length;
   for (int64_t n = 0; corpus.tokens_count() < tokens; ++n) {
-    K3_RETURN_IF_ERROR(AddText(tokenizer, generator.MakeRepeatedWords(n),
-                               fmt::format("repeated words {}", n), {}, corpus));
+    K3_RETURN_IF_ERROR(AddText(tokenizer, generator.MakeRepetition(n),
+                               fmt::format("repetition {}", n), {}, corpus));
   }
   return OkStatus();
 }

@@ -11,6 +11,7 @@ import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 KJV = os.path.join(ROOT, "models", "kjv")
+NANO = os.path.join(ROOT, "models", "nano")
 TINY = os.path.join(ROOT, "tests", "golden", "tiny-a")
 TIMEOUT_S = 240  # for one run under a sanitizer on a busy machine
 INDEX = "model.safetensors.index.json"

@@ -3,7 +3,7 @@
 import json
 
 import k3_binary
-from k3_binary import KJV
+from k3_binary import KJV, NANO
 
 KINDS = ["sum", "difference", "copy", "reverse", "sort", "look-up", "tool-call"]
 
@@ -26,7 +26,31 @@ class TasksTest(k3_binary.BinaryTest):
         self.assertEqual({line["task"] for line in held_out}, {"sum", "copy"})
         self.assertEqual(self.tasks("--count", "0"), [])
 
+    def test_conversations(self):
+        words = ("--count", "40", "--seed", "5", "--turns", "6", "--distractors", "20", "--words", "48")
+        lines = self.tasks(*words)
+        answers = [sum(message["role"] == "user" for message in line["messages"]) for line in lines]
+        self.assertEqual(set(answers), {1, 2, 3, 4, 5, 6})
+        self.assertEqual(self.tasks(*words, "--first", "0"), lines)
+        # What k3 train makes of the same settings is the same: it reads these lines as chat data.
+        self.assertTrue(all("task" not in line for line in lines))
+        questions = [line["messages"][0]["content"] for line in lines]
+        self.assertTrue(any("Remember these words" in question for question in questions))
+        self.assertTrue(any(" the " in question and "Numbers: " in question
+                            for question in questions))
+
     def test_wrong_words(self):
+        self.refuse("tasks", "--turns", "0", code=2, says=("--turns",))
+        self.refuse("tasks", "--distractors", "-1", code=2, says=("--distractors",))
+        self.refuse("tasks", "--words", "7", code=2, says=("--words",))
+        self.refuse("eval", KJV, "--tasks", "--kinds", "chess", says=("--kinds", "chess", "sum"))
+        self.refuse("eval", KJV, "--tasks", "--context", "0", code=2, says=("--context",))
+        self.refuse("eval", KJV, "--tasks", "--context", "100", "--kinds", "copy",
+                    says=("does not fit", "100"))
+        self.refuse("eval", KJV, "--tasks", "--context", "900", "--kinds", "copy", "sum",
+                    says=("sum", "copy and look-up"))
+        self.refuse("eval", KJV, "--text", KJV + "/heldout.txt", "--kinds", "copy",
+                    says=("--kinds", "--tasks"))
         self.refuse("tasks", "--kinds", "product", says=("--kinds", "product", "sum"))
         self.refuse("tasks", "--count", "-1", code=2, says=("--count",))
         self.refuse("eval", KJV, code=2, says=("--text", "--tasks"))
@@ -41,6 +65,27 @@ class TasksTest(k3_binary.BinaryTest):
             self.assertEqual(score["right"], 0, kind)
             self.assertIn("expected", score["wrong_example"])
         self.assertEqual(scores["tasks"]["tool-call"]["right_calls"], 0)
+
+    def test_prompts_are_filled(self):
+        for context in (700, 1500):
+            scores = json.loads(self.succeed("eval", NANO, "--tasks", "--cases", "3", "--context",
+                                             str(context), "--json").stdout)
+            self.assertEqual(scores["context"], context)
+            self.assertEqual(sorted(scores["tasks"]), ["copy", "look-up"])
+            for score in scores["tasks"].values():
+                # The next sentence, of some eight tokens, would not have fitted.
+                self.assertLessEqual(score["prompt_tokens"], context)
+                self.assertGreater(score["prompt_tokens"], context - 16)
+
+    def test_the_model_of_the_repository_answers(self):
+        # Its README has the shares of 200 cases each; of ten, a tenth or two may be missed.
+        scores = json.loads(self.succeed("eval", NANO, "--tasks", "--cases", "10", "--json").stdout)
+        for kind, score in scores["tasks"].items():
+            self.assertGreaterEqual(score["right"], 0.7, (kind, score))
+        asked = self.succeed("run", NANO, "What is 347 + 85?", "--chat", "--thinking", "show")
+        thinking, answer = asked.stdout.strip().split("\n\n")
+        self.assertEqual(thinking, "7+5=12, 4+8+1=13, 3+0+1=4. So 432.")
+        self.assertEqual(answer, "432")
 
 
 if __name__ == "__main__":

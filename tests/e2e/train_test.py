@@ -51,7 +51,8 @@ def metrics(run):
 def curve(run):
     """What of the metrics depends on neither time nor where a run was stopped."""
     return [(m["step"], m["loss"], m["gradient_norm"], m["balance"], m["update_rms"],
-             m["quantised"]) for m in metrics(run)]
+             m["head_update_spread"], m["head_update_ratio"], m["quantised"])
+            for m in metrics(run)]
 
 
 def shard(run):
@@ -291,6 +292,10 @@ class TrainTest(k3_binary.BinaryTest):
         refuse("nowhere.txt", text=["text.txt", "nowhere.txt"])
         refuse("nowhere.jsonl", chat="nowhere.jsonl")
         refuse("tasks.kinds", tasks={"count": 1, "kinds": "chess"})
+        refuse("tasks.turns", tasks={"count": 1, "turns": 0})
+        refuse("tasks.distractors", tasks={"count": 1, "distractors": -1})
+        refuse("tasks.words", tasks={"count": 1, "words": 7})
+        refuse("copying_steps", copying_steps=-1)
         refuse("regular file", more=("--text", self.scratch))
         refuse("steps", more=("--steps", "0"))
         refuse("steps", more=("--steps", str(2**62)))
@@ -321,6 +326,7 @@ class TrainTest(k3_binary.BinaryTest):
                 ("sequence_length", {"sequence_length": 32}), ("qat.from_step", {"qat": None}),
                 ("micro_batch_sequences", {"micro_batch_sequences": 1}),
                 ("balancing.rule", {"balancing": {"rule": "none"}}),
+                ("copying_steps", {"copying_steps": 3}),
                 ("training data", {"tasks": {"count": 3}})):
             with self.subTest(says):
                 other = self.config("other.json", **{"steps": 4, **fields})
@@ -481,6 +487,33 @@ class TrainTest(k3_binary.BinaryTest):
         tuned = self.train(late, "tuned", "--from", late, "--text", self.path("text.txt"),
                            "--tokenizer", KJV, "--steps", "1")
         self.assertTrue(metrics(tuned)[0]["quantised"])
+
+    def test_copying_first(self):
+        config = self.config(steps=10, copying_steps=5)
+        whole = self.train(config, "whole")
+        # Stopped among the first steps, at their end and behind it.
+        for stop in (2, 5, 6):
+            name = f"stopped-{stop}"
+            self.train(config, name, "--stop-at", str(stop))
+            self.expect_same(self.train(config, name, "--resume"), whole)
+        # Behind them the data are those of a run without them, from their start.
+        plain = self.train(self.config("plain.json", steps=10, qat={}, optimizer={}), "plain")
+        copied = self.train(self.config("copied.json", steps=10, qat={}, optimizer={},
+                                        copying_steps=1), "copied")
+        self.assertNotEqual(curve(plain)[0][1], curve(copied)[0][1])
+        # The first loss of repeated words is another; both are near that of guessing.
+        for run in (plain, copied):
+            self.assertAlmostEqual(metrics(run)[0]["loss"], 7.7, delta=0.6)
+
+    def test_validation_of_text_and_of_conversations(self):
+        run = self.train(self.config(tasks={"count": 60, "turns": 2, "distractors": 3, "words": 20},
+                                     validation={"every": 12, "tokens": 512, "context": 64}), "run")
+        last = metrics(run)[-1]
+        found = json.loads(self.succeed("eval", run, "--text", run + "/validation.txt", "--context",
+                                        "64", "--max-tokens", "256", "--json").stdout)
+        self.assertAlmostEqual(found["nats_per_token"], last["val_text_loss"], delta=1e-5)
+        low, high = sorted((last["val_text_loss"], last["val_chat_loss"]))
+        self.assertTrue(low < last["val_loss"] < high)
 
     def test_tasks(self):
         run = self.train(self.config(text=None, tasks={"count": 60, "kinds": ["copy", "sum"]},

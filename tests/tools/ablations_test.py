@@ -130,7 +130,7 @@ class RowsTest(Scratch):
 
     def test_tokens_and_load(self):
         config = ablation_rows.make_config(ablation_rows.ROWS[0], 1)
-        self.assertEqual(ablation_rows.tokens_of(config), 500 * 2048)
+        self.assertEqual(ablation_rows.tokens_of(config), 250 * 2048)
         self.assertEqual(ablation_rows.target_load(config), 2048 * 4 / 64)
 
     def test_missing_texts_are_named_with_the_command(self):
