@@ -30,7 +30,7 @@ inline constexpr int64_t kThreadsCountMax = 1024;
 
 inline constexpr int64_t kTrainingTokensMax = 1 << 24;  // of one step
 inline constexpr int64_t kTrainingStepsMax = int64_t{1} << 40;
-inline constexpr int64_t kCopyingStepsMax = 100'000;
+inline constexpr int64_t kPrimerStepsMax = 100'000;
 inline constexpr int64_t kTrainingTasksMax = 100'000'000;
 inline constexpr int64_t kTaskTurnsMax = 1000;  // of one synthetic conversation
 inline constexpr int64_t kTaskDistractorsMax = 1'000'000;

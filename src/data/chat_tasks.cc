@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/fnv1a.h"
 #include "base/random.h"
+#include "data/arithmetic.h"
 #include "data/task_json.h"
 #include "data/tool_tasks.h"
 
@@ -60,37 +61,6 @@ Turn OneAnswer(TaskKind kind, std::string subject, std::string_view question,
   return turn;
 }
 
-/// "7+5=12, 4+8+1=13, 3+0+1=4. So 432." for 347 + 85.
-std::string WorkOutSum(int64_t a, int64_t b) {
-  std::string out;
-  int64_t carry = 0;
-  for (int64_t x = a, y = b; out.empty() || x > 0 || y > 0; x /= 10, y /= 10) {
-    const int64_t sum = x % 10 + y % 10 + carry;
-    out += fmt::format("{}{}+{}{}={}", out.empty() ? "" : ", ", x % 10, y % 10,
-                       carry > 0 ? "+1" : "", sum);
-    carry = sum / 10;
-  }
-  return fmt::format("{}. So {}.", out, a + b);
-}
-
-/// "7-5=2, 14-8=6, 3-0-1=2. So 262." for 347 - 85; the other way round it starts with
-/// "347 - 85 turned round: " and ends with -262.
-std::string WorkOutDifference(int64_t a, int64_t b) {
-  const int64_t larger = std::max(a, b);
-  const int64_t smaller = std::min(a, b);
-  std::string out;
-  int64_t borrow = 0;
-  for (int64_t x = larger, y = smaller; out.empty() || x > 0; x /= 10, y /= 10) {
-    const int64_t from = x % 10 - y % 10 - borrow < 0 ? x % 10 + 10 : x % 10;
-    out += fmt::format("{}{}-{}{}={}", out.empty() ? "" : ", ", from, y % 10,
-                       borrow > 0 ? "-1" : "", from - y % 10 - borrow);
-    borrow = from >= 10 ? 1 : 0;
-  }
-  const std::string turned =
-      a < b ? fmt::format("{} - {} turned round: ", larger, smaller) : std::string();
-  return fmt::format("{}{}. So {}.", turned, out, a - b);
-}
-
 Turn MakeArithmetic(Random& random, TaskKind kind) {
   constexpr std::string_view kSums[] = {"What is {} + {}?", "{} + {} = ?", "Add {} and {}.",
                                         "How much is {} plus {}?"};
@@ -108,7 +78,7 @@ Turn MakeArithmetic(Random& random, TaskKind kind) {
                                          : DrawFrom<std::string_view>(random, kDifferences);
   return OneAnswer(kind, fmt::format("numbers {} {}", std::min(a, b), std::max(a, b)),
                    fmt::format(fmt::runtime(question), a, b),
-                   adds ? WorkOutSum(a, b) : WorkOutDifference(a, b),
+                   adds ? tasks::WorkOutSum(a, b) : tasks::WorkOutDifference(a, b),
                    std::to_string(adds ? a + b : a - b));
 }
 
@@ -324,6 +294,65 @@ JsonValue Request(Random& random, TaskKind kind, JsonValue::Items messages) {
 /// Whether a conversation may go on from one of these kinds to another of them.
 bool StandsAlone(TaskKind kind) { return kind == TaskKind::kLookUp || kind == TaskKind::kToolCall; }
 
+struct TurnsPlan {
+  TaskSplit split;
+  const TaskOptions& options;
+  const ConversationShape& shape;
+};
+
+/// The turns of a conversation that begins with a task of kind `first`.
+std::vector<Turn> DrawTurns(Random& random, Random& filler, const TurnsPlan& plan, TaskKind first) {
+  const ConversationShape& shape = plan.shape;
+  const int64_t turns_count = DrawBetween(random, 1, shape.turns_max);
+  // Half of the conversations have none: short ones teach more a token.
+  const int64_t distractors_count =
+      random.NextBelow(2) == 0 ? 0 : DrawBetween(random, 0, shape.distractors_max);
+  std::optional<LookUpList> list;
+  if (first == TaskKind::kLookUp) list.emplace(random, plan.split, plan.options.pairs_min);
+  std::vector<Turn> turns;
+  TaskKind kind = first;
+  for (int64_t i = 0; i < turns_count; ++i) {
+    TurnShape turn_shape{.number = i + 1};
+    turn_shape.distractors =
+        Distractors(filler, i == 0 && TakesDistractors(kind) ? distractors_count : 0);
+    const bool is_long = shape.words_max > kWordsMax && random.NextBelow(2) == 0;
+    if (is_long && kind == TaskKind::kCopy && turn_shape.distractors.empty()) {
+      turn_shape.words_max = shape.words_max;
+    }
+    if (list.has_value()) {
+      turns.push_back(is_long ? list->AskSeveral(random) : list->Ask(random));
+      if (i == 0) list->Show(filler, turn_shape.distractors, turns.back());
+    } else {
+      turns.push_back(MakeTurn(random, kind, plan.split, turn_shape));
+    }
+    if (StandsAlone(first)) continue;
+    do {
+      kind = DrawFrom<TaskKind>(random, plan.options.kinds);
+    } while (StandsAlone(kind));
+  }
+  return turns;
+}
+
+/// Words again and again in one order, or pairs again and again in other orders.
+std::string MakeRepetitions(Random& random, TaskSplit split) {
+  std::vector<std::string> parts;
+  if (random.NextBelow(2) == 0) {
+    do {
+      parts = tasks::DrawWords(random, DrawBetween(random, kWordsMin, kRepeatedTextMax));
+    } while (SplitOfSubject(WordsSubject(parts)) != split);
+    const size_t times = std::max<size_t>(2, kRepeatedTextLength / parts.size());
+    const std::vector<std::string> repeated(times, Joined(parts));
+    return " " + Joined(repeated) + "\n";
+  }
+  parts = Texts(DrawPairs(random, split, DrawBetween(random, 2, kRepeatedTextMax)));
+  std::string text;
+  for (size_t length = 0; length < kRepeatedTextLength; length += parts.size()) {
+    text += " " + Joined(parts);
+    Shuffle(random, parts);
+  }
+  return text + "\n";
+}
+
 }  // namespace
 
 std::string_view TaskKindName(TaskKind kind) {
@@ -408,37 +437,12 @@ ChatTask TaskGenerator::Make(int64_t n, int64_t distractors_count) const {
 TaskConversation TaskGenerator::MakeConversation(int64_t n, const ConversationShape& shape) const {
   Random random(seed_, static_cast<uint64_t>(n));
   Random filler(seed_ ^ kDistractorSeed, static_cast<uint64_t>(n));
-  TaskKind kind = DrawFrom<TaskKind>(random, options_.kinds);
-  const TaskKind first = kind;
-  const int64_t turns_count = DrawBetween(random, 1, shape.turns_max);
-  // Half of the conversations have none: short ones teach more a token.
-  const int64_t distractors_count =
-      random.NextBelow(2) == 0 ? 0 : DrawBetween(random, 0, shape.distractors_max);
-  std::optional<LookUpList> list;
-  if (kind == TaskKind::kLookUp) list.emplace(random, split_, options_.pairs_min);
+  const TaskKind first = DrawFrom<TaskKind>(random, options_.kinds);
   TaskConversation conversation;
   JsonValue::Items messages;
-  for (int64_t i = 0; i < turns_count; ++i) {
-    TurnShape turn_shape{.number = i + 1};
-    turn_shape.distractors =
-        Distractors(filler, i == 0 && TakesDistractors(kind) ? distractors_count : 0);
-    const bool is_long = shape.words_max > kWordsMax && random.NextBelow(2) == 0;
-    if (is_long && kind == TaskKind::kCopy && turn_shape.distractors.empty()) {
-      turn_shape.words_max = shape.words_max;
-    }
-    Turn turn;
-    if (list.has_value()) {
-      turn = is_long ? list->AskSeveral(random) : list->Ask(random);
-      if (i == 0) list->Show(filler, turn_shape.distractors, turn);
-    } else {
-      turn = MakeTurn(random, kind, split_, turn_shape);
-    }
+  for (Turn& turn : DrawTurns(random, filler, {split_, options_, shape}, first)) {
     std::ranges::move(turn.messages, std::back_inserter(messages));
     conversation.subjects.push_back(std::move(turn.subject));
-    if (StandsAlone(first)) continue;
-    do {
-      kind = DrawFrom<TaskKind>(random, options_.kinds);
-    } while (StandsAlone(kind));
   }
   conversation.request = Request(random, first, std::move(messages));
   // The others are asked with the effort that a request has by default.
@@ -450,24 +454,21 @@ TaskConversation TaskGenerator::MakeConversation(int64_t n, const ConversationSh
   return conversation;
 }
 
-std::string TaskGenerator::MakeRepetition(int64_t n) const {
+std::string TaskGenerator::MakePrimer(int64_t n, const ConversationShape& shape) const {
   Random random(seed_, static_cast<uint64_t>(n));
-  std::vector<std::string> parts;
-  if (random.NextBelow(2) == 0) {
-    do {
-      parts = tasks::DrawWords(random, DrawBetween(random, kWordsMin, kRepeatedTextMax));
-    } while (SplitOfSubject(WordsSubject(parts)) != split_);
-    const size_t times = std::max<size_t>(2, kRepeatedTextLength / parts.size());
-    const std::vector<std::string> repeated(times, Joined(parts));
-    return " " + Joined(repeated) + "\n";
+  Random filler(seed_ ^ kDistractorSeed, static_cast<uint64_t>(n));
+  const TaskKind first = DrawFrom<TaskKind>(random, options_.kinds);
+  if (first == TaskKind::kToolCall || random.NextBelow(3) == 0) {
+    return MakeRepetitions(random, split_);
   }
-  parts = Texts(DrawPairs(random, split_, DrawBetween(random, 2, kRepeatedTextMax)));
   std::string text;
-  for (size_t length = 0; length < kRepeatedTextLength; length += parts.size()) {
-    text += " " + Joined(parts);
-    Shuffle(random, parts);
+  for (const Turn& turn : DrawTurns(random, filler, {split_, options_, shape}, first)) {
+    const JsonValue* reasoning = turn.messages[1].Find("reasoning_content");
+    // Reasoning ends with the answer.
+    text += fmt::format("{}\n{}\n", *turn.messages[0].Find("content")->string(),
+                        reasoning == nullptr ? turn.answer : *reasoning->string());
   }
-  return text + "\n";
+  return text;
 }
 
 }  // namespace k3

@@ -115,10 +115,11 @@ class TaskGenerator {
 
   TaskConversation MakeConversation(int64_t n, const ConversationShape& shape) const;
 
-  /// Text to begin a training with: 3 to 16 words said again and again in one order, or 2 to 16
-  /// pairs of a name and its number again and again in other orders. Most of it can be copied from
-  /// what came before, and so a network learns to look back within a few hundred steps.
-  std::string MakeRepetition(int64_t n) const;
+  /// Text to begin a training with, dense in what can be learned from it. A third of it is
+  /// repetition: 3 to 16 words said again and again in one order, or 2 to 16 pairs of a name and
+  /// its number again and again in other orders. The rest are tasks as plain lines, a question and
+  /// what it leads to, without the frame of a conversation; no calls.
+  std::string MakePrimer(int64_t n, const ConversationShape& shape) const;
 
  private:
   uint64_t seed_;

@@ -341,7 +341,7 @@ TEST(ChatTasksTest, DependsOnSeedSplitKindsAndNumberAlone) {
   for (int64_t n = 0; n < 100; ++n) {
     hash.AddText(TaskLine(generator.Make(n)));
     hash.AddText(TaskLine(generator.MakeConversation(n, shape)));
-    hash.AddText(generator.MakeRepetition(n));
+    hash.AddText(generator.MakePrimer(n, shape));
   }
   // What a recorded experiment was trained on must stay.
   EXPECT_EQ(hash.hash(), 17484478059131040693u);
@@ -571,42 +571,93 @@ TEST(ChatTasksTest, SeveralNamesAreLookedUp) {
   EXPECT_NEAR(several, 205, 45);
 }
 
-TEST(ChatTasksTest, RepetitionsAreOfTheirSplit) {
+void CheckRepetition(const std::string& text) {
+  ASSERT_TRUE(text.starts_with(' ') && text.ends_with('\n')) << text;
+  const std::vector<std::string> all = SplitText(text.substr(1, text.size() - 2), ' ');
+  const std::set<std::string> parts(all.begin(), all.end());
+  EXPECT_TRUE(parts.size() >= 2 && parts.size() <= 16) << text;
+  EXPECT_GE(all.size(), 2 * parts.size());
+  EXPECT_EQ(all.size() % parts.size(), 0);
+  const bool is_pairs = all[0].find('=') != std::string::npos;
+  for (size_t i = 0; i < all.size(); i += parts.size()) {
+    const std::set<std::string> round(all.begin() + static_cast<int64_t>(i),
+                                      all.begin() + static_cast<int64_t>(i + parts.size()));
+    EXPECT_EQ(round, parts) << text;
+  }
+  for (size_t i = parts.size(); !is_pairs && i < all.size(); ++i) {
+    EXPECT_EQ(all[i], all[i - parts.size()]) << text;
+  }
+  if (!is_pairs) {
+    EXPECT_EQ(SplitOfSubject("words " + JoinText({parts.begin(), parts.end()})),
+              TaskSplit::kTraining);
+    return;
+  }
+  for (const std::string& pair : parts) {
+    const size_t equals = pair.find('=');
+    EXPECT_EQ(
+        SplitOfSubject(fmt::format("pair {} {}", pair.substr(0, equals), pair.substr(equals + 1))),
+        TaskSplit::kTraining)
+        << pair;
+  }
+}
+
+/// The tasks of a primer's lines, questions and what follows them in turn.
+std::vector<ChatTask> TasksOfLines(const std::string& text) {
+  std::vector<ChatTask> turns;
+  std::string list;
+  const std::vector<std::string> lines = SplitText(text, '\n');
+  for (size_t i = 0; i < lines.size(); ++i) {
+    std::string question = lines[i];
+    if (question.starts_with("Numbers: ")) {
+      list = question + "\n";
+      question = list + lines[++i];
+    } else if (question.starts_with("Remember")) {
+      question += "\n" + lines[i + 1] + "\n" + lines[i + 2];
+      i += 2;
+    } else if (!list.empty()) {
+      question = list + question;
+    }
+    const std::string answer = lines.at(++i);
+    ChatTask task{.kind = KindOfQuestion(question, false)};
+    const bool has_reasoning = task.kind == TaskKind::kSum || task.kind == TaskKind::kDifference ||
+                               task.kind == TaskKind::kLookUp;
+    task.answer = has_reasoning ? answer.substr(answer.find_last_of(" =") + 1) : answer;
+    if (has_reasoning) task.answer.pop_back();  // the full stop
+    task.request = tasks::Object(
+        {{"messages",
+          tasks::Array({tasks::UserMessage(question),
+                        tasks::AssistantMessage(has_reasoning ? answer : "", task.answer)})}});
+    turns.push_back(std::move(task));
+  }
+  return turns;
+}
+
+TEST(ChatTasksTest, ThePrimerIsRightAndOfItsSplit) {
   const TaskGenerator generator(1, TaskSplit::kTraining);
-  EXPECT_NE(generator.MakeRepetition(0), generator.MakeRepetition(1));
-  int64_t lists = 0;
-  for (int64_t n = 0; n < 300; ++n) {
-    const std::string text = generator.MakeRepetition(n);
-    ASSERT_TRUE(text.starts_with(' ') && text.ends_with('\n')) << text;
-    const std::vector<std::string> all = SplitText(text.substr(1, text.size() - 2), ' ');
-    std::set<std::string> parts(all.begin(), all.end());
-    EXPECT_TRUE(parts.size() >= 2 && parts.size() <= 16) << text;
-    EXPECT_GE(all.size(), 2 * parts.size());
-    EXPECT_EQ(all.size() % parts.size(), 0);
-    const bool is_pairs = all[0].find('=') != std::string::npos;
-    lists += is_pairs ? 1 : 0;
-    for (size_t i = 0; i < all.size(); i += parts.size()) {
-      const std::set<std::string> round(all.begin() + static_cast<int64_t>(i),
-                                        all.begin() + static_cast<int64_t>(i + parts.size()));
-      EXPECT_EQ(round, parts) << text;
-    }
-    for (size_t i = parts.size(); !is_pairs && i < all.size(); ++i) {
-      EXPECT_EQ(all[i], all[i - parts.size()]) << text;
-    }
-    if (!is_pairs) {
-      EXPECT_EQ(SplitOfSubject("words " + JoinText({parts.begin(), parts.end()})),
-                TaskSplit::kTraining);
+  const ConversationShape shape{.turns_max = 4, .distractors_max = 5};
+  EXPECT_NE(generator.MakePrimer(0, shape), generator.MakePrimer(1, shape));
+  int64_t repetitions = 0;
+  std::set<TaskKind> kinds;
+  for (int64_t n = 0; n < 600; ++n) {
+    const std::string text = generator.MakePrimer(n, shape);
+    SCOPED_TRACE(text);
+    if (text.starts_with(' ')) {
+      ++repetitions;
+      CheckRepetition(text);
       continue;
     }
-    for (const std::string& pair : parts) {
-      const size_t equals = pair.find('=');
-      EXPECT_EQ(SplitOfSubject(
-                    fmt::format("pair {} {}", pair.substr(0, equals), pair.substr(equals + 1))),
-                TaskSplit::kTraining)
-          << pair;
+    for (const ChatTask& task : TasksOfLines(text)) {
+      kinds.insert(task.kind);
+      CheckAnswer(task);
+      for (const std::string& subject : Subjects(task)) {
+        EXPECT_EQ(SplitOfSubject(subject), TaskSplit::kTraining) << subject;
+      }
     }
+    if (HasFailure()) return;
   }
-  EXPECT_NEAR(lists, 150, 45);  // the deviation is 9
+  EXPECT_EQ(kinds.size(), 6);
+  // One in seven for the calls, and a third of the others; the deviation is 12.
+  EXPECT_NEAR(repetitions, 600.0 / 7 + 600.0 * 6 / 7 / 3, 50);
 }
 
 }  // namespace

@@ -86,10 +86,9 @@ Status Trainer::Start() {
   }
   K3_TRY(batches_, PackedBatches::Create(data_.training, {.sequence_length = config.sequence_length,
                                                           .seed = config.seed}));
-  if (config.copying_steps > 0) {
-    K3_TRY(copying_,
-           PackedBatches::Create(data_.copying,
-                                 {.sequence_length = config.sequence_length, .seed = config.seed}));
+  if (config.primer_steps > 0) {
+    K3_TRY(primer_, PackedBatches::Create(data_.primer, {.sequence_length = config.sequence_length,
+                                                         .seed = config.seed}));
   }
   ChooseWindows();
   if (options_.resume && HasTrainingState(files_, options_.out_dir)) {
@@ -145,11 +144,11 @@ Status Trainer::Resume() {
   K3_RETURN_IF_ERROR(batches_->Seek(position.packing).WithContext(options_.out_dir));
   steps_done_ = position.steps_done;
   saved_step_ = steps_done_;
-  if (steps_done_ < options_.config.copying_steps) {
+  if (steps_done_ < options_.config.primer_steps) {
     // Every one of these sequences is learned from, and the corpus lasts for all of the steps.
-    PackingState copied = copying_->state();
-    copied.sequence = steps_done_ * options_.config.batch_sequences;
-    K3_RETURN_IF_ERROR(copying_->Seek(copied));
+    PackingState read = primer_->state();
+    read.sequence = steps_done_ * options_.config.batch_sequences;
+    K3_RETURN_IF_ERROR(primer_->Seek(read));
   }
   return OkStatus();
 }
@@ -224,7 +223,7 @@ Result<StepMetrics> Trainer::Step() {
   std::vector<PackedSequence> sequences;
   int64_t supervised = 0;
   for (int64_t i = 0; i < config.batch_sequences; ++i) {
-    sequences.push_back(steps_done_ < config.copying_steps ? copying_->Next() : batches_->Next());
+    sequences.push_back(steps_done_ < config.primer_steps ? primer_->Next() : batches_->Next());
     supervised += sequences.back().supervised_count;
   }
   StepMetrics metrics;

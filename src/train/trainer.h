@@ -128,7 +128,7 @@ class Trainer {
   Balancer balancer_;
   CosineSchedule schedule_;
   std::optional<PackedBatches> batches_;
-  std::optional<PackedBatches> copying_;  // of the first steps, if so configured
+  std::optional<PackedBatches> primer_;  // of the first steps, if so configured
   std::optional<MetricsFile> metrics_;
   std::vector<TokenWindow> windows_;   // of validation, text first
   std::vector<float> largest_logits_;  // [MLA layers, heads] of the step

@@ -130,7 +130,7 @@ class Reader {
     c.micro_batch_sequences = root_.IntegerOr("micro_batch_sequences", c.micro_batch_sequences,
                                               {0, limits::kTrainingTokensMax});
     c.steps = root_.IntegerOr("steps", c.steps, {1, limits::kTrainingStepsMax});
-    c.copying_steps = root_.IntegerOr("copying_steps", 0, {0, limits::kCopyingStepsMax});
+    c.primer_steps = root_.IntegerOr("primer_steps", 0, {0, limits::kPrimerStepsMax});
     c.seed = static_cast<uint64_t>(
         root_.IntegerOr("seed", static_cast<int64_t>(c.seed), {0, INT64_MAX}));
     c.checkpoint_every_steps = root_.IntegerOr("checkpoint_every", c.checkpoint_every_steps,
@@ -360,7 +360,7 @@ std::string TrainingConfig::Identity() const {
   add("micro_batch_sequences", micro_batch_sequences);
   add("steps", steps);
   add("seed", static_cast<int64_t>(seed));
-  add("copying_steps", copying_steps);
+  add("primer_steps", primer_steps);
   add("optimizer.kind", std::string(optimizer.kind == OptimizerKind::kMuon ? "muon" : "adamw"));
   add("optimizer.learning_rate", double{learning_rate});
   add("optimizer.min_share", double{min_learning_rate_share});

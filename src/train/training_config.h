@@ -66,8 +66,8 @@ struct TrainingConfig {
   uint64_t seed = 1;
   float learning_rate = 4e-3f;
   float min_learning_rate_share = 0.1f;
-  /// The first steps learn from repetitions (TaskGenerator::MakeRepetition).
-  int64_t copying_steps = 0;
+  /// The first steps read TaskGenerator::MakePrimer.
+  int64_t primer_steps = 0;
   OptimizerOptions optimizer;
   BalancingRule balancing = BalancingRule::kHistogram;
   float sign_step = 0.01f;

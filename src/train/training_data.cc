@@ -70,15 +70,16 @@ Status AddTasks(const Tokenizer& tokenizer, const TrainingConfig& config, TaskSp
   return OkStatus();
 }
 
-/// As many repetitions as the first steps take, without coming to an end of them.
-Status AddCopying(const Tokenizer& tokenizer, const TrainingConfig& config, Corpus& corpus) {
-  const TaskGenerator generator(config.seed, TaskSplit::kTraining);
+/// As much of the primer as the first steps take, without coming to its end.
+Status AddPrimer(const Tokenizer& tokenizer, const TrainingConfig& config, Corpus& corpus) {
+  const TaskGenerator generator(config.seed, TaskSplit::kTraining,
+                                {.kinds = config.data.task_kinds});
   // Packing drops up to a sequence's length at both of its ends.
   const int64_t tokens =
-      config.copying_steps * config.tokens_per_step() + 2 * config.sequence_length;
+      config.primer_steps * config.tokens_per_step() + 2 * config.sequence_length;
   for (int64_t n = 0; corpus.tokens_count() < tokens; ++n) {
-    K3_RETURN_IF_ERROR(AddText(tokenizer, generator.MakeRepetition(n),
-                               fmt::format("repetition {}", n), {}, corpus));
+    K3_RETURN_IF_ERROR(AddText(tokenizer, generator.MakePrimer(n, config.data.conversation_shape),
+                               fmt::format("primer {}", n), {}, corpus));
   }
   return OkStatus();
 }
@@ -106,8 +107,8 @@ Result<TrainingData> LoadTrainingData(FileSystem& files, const Tokenizer& tokeni
     K3_RETURN_IF_ERROR(AddTasks(tokenizer, config, TaskSplit::kHeldOut, validates ? held_out : 0,
                                 data.validation));
   }
-  if (config.copying_steps > 0) {
-    K3_RETURN_IF_ERROR(AddCopying(tokenizer, config, data.copying));
+  if (config.primer_steps > 0) {
+    K3_RETURN_IF_ERROR(AddPrimer(tokenizer, config, data.primer));
   }
   return data;
 }

@@ -23,7 +23,7 @@ namespace k3::train {
 
 struct TrainingData {
   Corpus training;
-  Corpus copying;     // of the first copying_steps; else empty
+  Corpus primer;      // of the first primer_steps; else empty
   Corpus validation;  // may be empty; text first, then conversations
   int64_t validation_text_tokens = 0;
   std::string validation_text;  // held out of text files; empty when there was nothing to cut

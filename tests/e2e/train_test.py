@@ -295,7 +295,7 @@ class TrainTest(k3_binary.BinaryTest):
         refuse("tasks.turns", tasks={"count": 1, "turns": 0})
         refuse("tasks.distractors", tasks={"count": 1, "distractors": -1})
         refuse("tasks.words", tasks={"count": 1, "words": 7})
-        refuse("copying_steps", copying_steps=-1)
+        refuse("primer_steps", primer_steps=-1)
         refuse("regular file", more=("--text", self.scratch))
         refuse("steps", more=("--steps", "0"))
         refuse("steps", more=("--steps", str(2**62)))
@@ -326,7 +326,7 @@ class TrainTest(k3_binary.BinaryTest):
                 ("sequence_length", {"sequence_length": 32}), ("qat.from_step", {"qat": None}),
                 ("micro_batch_sequences", {"micro_batch_sequences": 1}),
                 ("balancing.rule", {"balancing": {"rule": "none"}}),
-                ("copying_steps", {"copying_steps": 3}),
+                ("primer_steps", {"primer_steps": 3}),
                 ("training data", {"tasks": {"count": 3}})):
             with self.subTest(says):
                 other = self.config("other.json", **{"steps": 4, **fields})
@@ -488,8 +488,8 @@ class TrainTest(k3_binary.BinaryTest):
                            "--tokenizer", KJV, "--steps", "1")
         self.assertTrue(metrics(tuned)[0]["quantised"])
 
-    def test_copying_first(self):
-        config = self.config(steps=10, copying_steps=5)
+    def test_the_primer_comes_first(self):
+        config = self.config(steps=10, primer_steps=5)
         whole = self.train(config, "whole")
         # Stopped among the first steps, at their end and behind it.
         for stop in (2, 5, 6):
@@ -499,7 +499,7 @@ class TrainTest(k3_binary.BinaryTest):
         # Behind them the data are those of a run without them, from their start.
         plain = self.train(self.config("plain.json", steps=10, qat={}, optimizer={}), "plain")
         copied = self.train(self.config("copied.json", steps=10, qat={}, optimizer={},
-                                        copying_steps=1), "copied")
+                                        primer_steps=1), "copied")
         self.assertNotEqual(curve(plain)[0][1], curve(copied)[0][1])
         # The first loss of repeated words is another; both are near that of guessing.
         for run in (plain, copied):
