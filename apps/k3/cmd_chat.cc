@@ -179,7 +179,7 @@ void AddChatCommand(CLI::App& app, Invocation& invocation) {
       "the program.\n\n"
       "Examples:\n"
       "  k3 chat models/nano\n"
-      "  printf 'What is 6 + 7?\\nSort these words: sun moon star\\n/stats\\n' | k3 chat models/nano");
+      "  printf 'What is 6 + 7?\\n/stats\\n' | k3 chat models/nano");
   command->callback(
       [flags, &invocation] { invocation.command = [flags] { return Chat(*flags); }; });
 }

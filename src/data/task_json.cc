@@ -70,6 +70,23 @@ std::vector<std::string> DrawWords(Random& random, int64_t count) {
   return drawn;
 }
 
+std::string DrawPlace(Random& random) {
+  if (random.NextBelow(2) == 0) return std::string(DrawFrom(random, Cities()));
+  constexpr std::string_view kOnsets[] = {"b",  "c",  "d",  "f",  "g",  "h",  "j",  "k", "l",  "m",
+                                          "n",  "p",  "r",  "s",  "t",  "v",  "w",  "z", "br", "dr",
+                                          "fl", "gr", "kl", "pr", "sh", "st", "th", "tr"};
+  constexpr std::string_view kVowels[] = {"a", "e", "i", "o", "u", "ai", "ea", "ou"};
+  constexpr std::string_view kCodas[] = {"", "", "", "k", "l", "m", "n", "nd", "r", "s", "t", "x"};
+  std::string name;
+  for (int64_t syllables = DrawBetween(random, 2, 3); syllables > 0; --syllables) {
+    name += DrawFrom<std::string_view>(random, kOnsets);
+    name += DrawFrom<std::string_view>(random, kVowels);
+    name += DrawFrom<std::string_view>(random, kCodas);
+  }
+  name[0] = static_cast<char>(name[0] - 'a' + 'A');
+  return name;
+}
+
 int64_t DrawBetween(Random& random, int64_t low, int64_t high) {
   return low + static_cast<int64_t>(random.NextBelow(static_cast<uint64_t>(high - low + 1)));
 }

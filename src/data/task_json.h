@@ -27,6 +27,10 @@ JsonValue AssistantMessage(std::string_view reasoning, std::string_view content)
 std::span<const std::string_view> Words();
 std::span<const std::string_view> Cities();
 
+/// One of the cities or, half the time, a made-up name such as Drealtou: so many that a name has to
+/// be copied and cannot be known.
+std::string DrawPlace(Random& random);
+
 /// `count` different words, at most Words().size().
 std::vector<std::string> DrawWords(Random& random, int64_t count);
 

@@ -32,7 +32,7 @@ ToolCall Call(std::string_view name, JsonValue::Members arguments) {
 ToolTask DrawWeather(Random& random) {
   constexpr std::string_view kQuestions[] = {"What is the weather in {}?", "How is it in {} now?",
                                              "Tell me the weather in {}."};
-  const std::string_view city = DrawFrom(random, Cities());
+  const std::string city = DrawPlace(random);
   const int64_t degrees = DrawBetween(random, -20, 40);
   const std::string_view sky = DrawFrom<std::string_view>(random, kSkies);
   return {
