@@ -352,7 +352,9 @@ Status Trainer::Run(const TrainerHooks& hooks) {
   const int64_t last = std::min(config.steps, hooks.stop_at_step.value_or(config.steps));
   const double flops =
       3.0 * hooks.forward_flops_per_sequence * static_cast<double>(config.batch_sequences);
-  while (steps_done_ < last && !(hooks.should_stop && hooks.should_stop())) {
+  // Asked once a step: a stop that came between two questions would end the loop unsaved.
+  bool stops = hooks.should_stop && hooks.should_stop();
+  while (steps_done_ < last && !stops) {
     const int64_t begin_ns = MonotonicNanoseconds();
     K3_TRY(StepMetrics metrics, Step());
     const double seconds = SecondsBetween(begin_ns, MonotonicNanoseconds());
@@ -360,7 +362,7 @@ Status Trainer::Run(const TrainerHooks& hooks) {
     if (hooks.peak_flops_per_second > 0) {
       metrics.gemm_share = flops / seconds / hooks.peak_flops_per_second;
     }
-    const bool stops = hooks.should_stop && hooks.should_stop();
+    stops = hooks.should_stop && hooks.should_stop();
     const bool ends = steps_done_ == last || stops;
     if (!windows_.empty() && (ends || steps_done_ % config.validation.every_steps == 0)) {
       K3_TRY(metrics.health, MeasureOnValidation());
@@ -375,7 +377,6 @@ Status Trainer::Run(const TrainerHooks& hooks) {
       K3_RETURN_IF_ERROR(Save());
       if (hooks.on_checkpoint) hooks.on_checkpoint(steps_done_);
     }
-    if (stops) break;
   }
   return OkStatus();
 }

@@ -87,7 +87,7 @@ class TasksTest(k3_binary.BinaryTest):
         for kind, score in scores["tasks"].items():
             self.assertGreaterEqual(score["right"], 0.7, (kind, score))
         asked = self.succeed("run", NANO, "What is 347 + 85?", "--chat", "--thinking", "show")
-        thinking, answer = asked.stdout.strip().split("\n\n")
+        thinking, answer = asked.stdout.decode().strip().split("\n\n")
         self.assertEqual(thinking, "7+5=12, 4+8+1=13, 3+0+1=4. So 432.")
         self.assertEqual(answer, "432")
 
