@@ -57,6 +57,19 @@ def last_step(path: str) -> int:
     return lines[-1]["step"] if lines else 0
 
 
+def without_paths(message: str, work: str) -> str:
+    return message.replace(os.path.abspath(work) + os.sep, "").replace(ROOT + os.sep, "")
+
+
+def cell_text(message: str) -> str:
+    return " ".join(message.split()).replace("|", "\\|")
+
+
+def markdown_table(header: list[str], rows: list[list[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
 @dataclass
 class Record:
     """What one run left behind."""
@@ -76,8 +89,8 @@ class Record:
 def load_record(work: str, row: str, seed: int) -> Record:
     path = os.path.join(work, run_name(row, seed))
     info = read_json(path + ".state.json") or {}
-    message = info.get("message", "").replace(os.path.abspath(work) + os.sep, "")
-    return Record(row, seed, info.get("state", "not run"), message.replace(ROOT + os.sep, ""), info,
+    message = without_paths(info.get("message", ""), work)
+    return Record(row, seed, info.get("state", "not run"), message, info,
                   read_metrics(os.path.join(path, "metrics.jsonl")), read_json(path + ".eval.json"))
 
 
@@ -289,7 +302,7 @@ def state_text(records: list[Record]) -> str:
         return states.pop()
     parts = []
     for record in records:
-        message = " ".join(record.message.split()).replace("|", "\\|")
+        message = cell_text(record.message)
         parts.append(f"seed {record.seed}: {record.state}{', ' + message if message else ''}")
     return "; ".join(parts)
 
@@ -315,8 +328,7 @@ def table_row(name: str, columns: tuple[Column, ...], records: Records) -> list[
 def table(question: str, records: Records) -> str:
     names, columns = QUESTIONS[question]
     header = ["run", *(column.title for column in columns), "tokens", "seeds", "state", "command"]
-    rows = [header, ["---"] * len(header), *(table_row(name, columns, records) for name in names)]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in rows)
+    return markdown_table(header, [table_row(name, columns, records) for name in names])
 
 
 # Plots.
@@ -428,22 +440,32 @@ def write_text(path: str, content: str) -> None:
     os.replace(path + ".partial", path)
 
 
-def write_report(work: str, docs: str) -> int:
-    records = {row.name: [load_record(work, row.name, seed) for seed in SEEDS] for row in ROWS}
-    if not any(record.lines for of_row in records.values() for record in of_row):
-        raise AblationError(f"{work}: no runs; make them with `tools/ablations.py run all`")
+def write_page(docs: str, tables: dict[str, str], files: dict[str, str]) -> str:
+    """Fills the page's tables and writes the files beside it; what was written, for people."""
     page_path = os.path.join(docs, "ablations.md")
     try:
         with open(page_path, encoding="utf-8") as stream:
-            page = fill_page(stream.read(), {name: table(name, records) for name in QUESTIONS})
+            page = fill_page(stream.read(), tables)
     except OSError as error:
         raise AblationError(f"{page_path}: {error.strerror}") from error
     folder = os.path.join(docs, "ablations")
     os.makedirs(folder, exist_ok=True)
-    write_text(os.path.join(folder, "results.json"),
-               json.dumps(results(records), indent=1, allow_nan=False) + "\n")
-    for name, chart in charts(records).items():
-        write_text(os.path.join(folder, f"{name}.svg"), svg_plot.render(chart))
+    for name, content in files.items():
+        write_text(os.path.join(folder, name), content)
     write_text(page_path, page)
-    print(f"{page_path}, {folder}: {sum(len(of_row) for of_row in records.values())} runs")
+    return f"{page_path}, {folder}"
+
+
+def json_text(value: Any) -> str:
+    return json.dumps(value, indent=1, allow_nan=False) + "\n"
+
+
+def write_report(work: str, docs: str) -> int:
+    records = {row.name: [load_record(work, row.name, seed) for seed in SEEDS] for row in ROWS}
+    if not any(record.lines for of_row in records.values() for record in of_row):
+        raise AblationError(f"{work}: no runs; make them with `tools/ablations.py run all`")
+    pictures = {f"{name}.svg": svg_plot.render(chart) for name, chart in charts(records).items()}
+    written = write_page(docs, {name: table(name, records) for name in QUESTIONS},
+                         {"results.json": json_text(results(records)), **pictures})
+    print(f"{written}: {sum(len(of_row) for of_row in records.values())} runs")
     return 0

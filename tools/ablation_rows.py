@@ -77,12 +77,12 @@ ROWS = (
 )
 
 
-def row_named(name: str) -> Row:
-    for row in ROWS:
+def row_named(name: str, rows: tuple[Row, ...] = ROWS) -> Row:
+    for row in rows:
         if row.name == name:
             return row
     raise AblationError(f"there is no row {name}; expected one of"
-                        f" {', '.join(row.name for row in ROWS)}, or all")
+                        f" {', '.join(row.name for row in rows)}, or all")
 
 
 def load_base(path: str = BASE_CONFIG) -> dict[str, Any]:
@@ -110,16 +110,23 @@ def apply_changes(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, An
     return config
 
 
+def changed_config(base: dict[str, Any], row: Row, seed: int) -> dict[str, Any]:
+    """What a row makes of a base from configs/, its tokenizer's path absolute."""
+    config = apply_changes(base, row.changes)
+    config["seed"] = seed
+    folder = os.path.join(ROOT, "configs")
+    config["tokenizer"] = os.path.normpath(os.path.join(folder, config["tokenizer"]))
+    return config
+
+
 def make_config(row: Row, seed: int, steps: int | None = None,
                 corpus: str | None = None) -> dict[str, Any]:
     """A row's configuration with absolute paths, so that it may stand anywhere."""
     base = load_base()
     if steps is not None:
         base["steps"] = base["checkpoint_every"] = steps
-    config = apply_changes(base, row.changes)
-    config["seed"] = seed
+    config = changed_config(base, row, seed)
     folder = os.path.dirname(BASE_CONFIG)
-    config["tokenizer"] = os.path.normpath(os.path.join(folder, config["tokenizer"]))
     texts = [os.path.normpath(os.path.join(folder, path)) for path in config["text"]]
     if corpus is not None:
         texts = [os.path.join(os.path.abspath(corpus), os.path.basename(path)) for path in texts]

@@ -19,7 +19,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Callable
 
 import ablation_report
 import ablation_rows
@@ -91,9 +91,14 @@ def last_message(log_path: str, code: int) -> str:
 
 
 def count_parameters(run: Run) -> int:
-    """By k3 inspect, from the model's configuration alone. Its message is the failure's."""
+    """From the model's configuration alone."""
     write_json(run.path("model.json"), run.config["model"])
-    found = subprocess.run([run.settings.k3, "inspect", run.path("model.json"), "--json"],
+    return inspect_parameters(run, run.path("model.json"))
+
+
+def inspect_parameters(run: Run, model: str) -> int:
+    """By k3 inspect, whose message is the failure's."""
+    found = subprocess.run([run.settings.k3, "inspect", model, "--json"],
                            capture_output=True, text=True, check=False)
     if found.returncode != 0:
         raise AblationError(f"{run.name}: {found.stderr.strip()}")
@@ -147,19 +152,27 @@ def train(run: Run) -> None:
     print(f"{run.name}: {state}{': ' + message if message else ''}", flush=True)
 
 
-def ensure(settings: Settings, row: Row, seed: int) -> bool:
-    """Whether the run is finished, now or before; what it starts from comes first."""
-    run = Run(settings, row, seed)
+def known_result(run: Run, advice: str) -> bool | None:
+    """Whether the run finished before, or None when it has yet to run."""
     state = run.state()
     if state.get("state") == "finished":
         if state["steps"] != run.config["steps"]:
-            raise AblationError(f"{run.dir}: finished with {state['steps']} steps; give the same"
-                                " --steps or another --work")
+            raise AblationError(f"{run.dir}: finished with {state['steps']} steps, and the"
+                                f" configuration has {run.config['steps']}; give {advice}")
         print(f"{run.name}: finished before")
         return True
-    if state.get("state") == "failed" and not settings.retry:
+    if state.get("state") == "failed" and not run.settings.retry:
         print(f"{run.name}: failed before: {state['message']} (--retry tries again)")
         return False
+    return None
+
+
+def ensure(settings: Settings, row: Row, seed: int) -> bool:
+    """Whether the run is finished, now or before; what it starts from comes first."""
+    run = Run(settings, row, seed)
+    known = known_result(run, "the same --steps or another --work")
+    if known is not None:
+        return known
     if row.start is not None and not ensure(settings, ablation_rows.row_named(row.start), seed):
         run.save_state("failed", f"{row.start} of seed {seed}, from which it starts, did not finish")
         return False
@@ -167,11 +180,15 @@ def ensure(settings: Settings, row: Row, seed: int) -> bool:
     return run.state()["state"] == "finished"
 
 
+def check_program(k3: str) -> None:
+    if not os.access(k3, os.X_OK):
+        raise AblationError(f"{k3}: not there; build it with `make`, or name it with --k3")
+
+
 def run_rows(settings: Settings, names: list[str], seeds: list[int]) -> int:
     rows = (list(ablation_rows.ROWS) if "all" in names
             else [ablation_rows.row_named(name) for name in names])
-    if not os.access(settings.k3, os.X_OK):
-        raise AblationError(f"{settings.k3}: not there; build it with `make`, or name it with --k3")
+    check_program(settings.k3)
     ablation_rows.check_corpus(Run(settings, rows[0], seeds[0]).config["text"])
     os.makedirs(settings.work, exist_ok=True)
     results = [ensure(settings, row, seed) for seed in seeds for row in rows]
@@ -212,23 +229,32 @@ def interrupt(_signal: int, _frame: Any) -> None:
     raise KeyboardInterrupt
 
 
-def main(words: list[str] | None = None) -> int:
-    arguments = parse_arguments(words)
+def run_command(program: str, command: Callable[[], int]) -> int:
+    """The program's exit code; what stops it is said in a line."""
     try:
-        if arguments.command == "list":
-            return list_rows()
-        if arguments.command == "report":
-            return ablation_report.write_report(arguments.work, arguments.docs)
-        signal.signal(signal.SIGTERM, interrupt)
-        settings = Settings(os.path.abspath(arguments.k3), os.path.abspath(arguments.work),
-                            arguments.threads, arguments.steps, arguments.corpus, arguments.retry)
-        return run_rows(settings, arguments.names, arguments.seed or list(ablation_rows.SEEDS))
+        return command()
     except AblationError as error:
-        print(f"ablations: {error}", file=sys.stderr)
+        print(f"{program}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("ablations: interrupted; the same command goes on", file=sys.stderr)
+        print(f"{program}: interrupted; the same command goes on", file=sys.stderr)
         return 130
+
+
+def run_arguments(arguments: argparse.Namespace) -> int:
+    if arguments.command == "list":
+        return list_rows()
+    if arguments.command == "report":
+        return ablation_report.write_report(arguments.work, arguments.docs)
+    signal.signal(signal.SIGTERM, interrupt)
+    settings = Settings(os.path.abspath(arguments.k3), os.path.abspath(arguments.work),
+                        arguments.threads, arguments.steps, arguments.corpus, arguments.retry)
+    return run_rows(settings, arguments.names, arguments.seed or list(ablation_rows.SEEDS))
+
+
+def main(words: list[str] | None = None) -> int:
+    arguments = parse_arguments(words)
+    return run_command("ablations", lambda: run_arguments(arguments))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ import argparse
 import json
 import os
 import signal
-import subprocess
 import sys
 from typing import Any
 
@@ -101,16 +100,9 @@ def measure_all(run: Run) -> bool:
 
 def ensure_trained(run: Run) -> bool:
     """Whether the run is finished, now or before."""
-    state = run.state()
-    if state.get("state") == "finished":
-        if state["steps"] != run.config["steps"]:
-            raise AblationError(f"{run.dir}: finished with {state['steps']} steps, and the"
-                                f" configuration has {run.config['steps']}; give another --work")
-        print(f"{run.name}: trained before")
-        return True
-    if state.get("state") == "failed" and not run.settings.retry:
-        print(f"{run.name}: failed before: {state['message']} (--retry tries again)")
-        return False
+    known = ablations.known_result(run, "another --work")
+    if known is not None:
+        return known
     ablations.train(run)
     return run.state()["state"] == "finished"
 
@@ -121,13 +113,9 @@ def nano_is_there() -> bool:
 
 def note_nano(run: Run) -> None:
     """The state of a run that was never trained here: its parameters are the model's own."""
-    found = subprocess.run([run.settings.k3, "inspect", run.model_dir, "--json"],
-                           capture_output=True, text=True, check=False)
-    if found.returncode != 0:
-        raise AblationError(f"{run.name}: {found.stderr.strip()}")
     ablations.write_json(run.path("state.json"),
                          {"row": run.row.name, "state": "finished",
-                          "parameters": json.loads(found.stdout)["total"]["parameters"]})
+                          "parameters": ablations.inspect_parameters(run, run.model_dir)})
 
 
 def ensure(settings: ablations.Settings, row: Row, seed: int) -> bool:
@@ -153,8 +141,7 @@ def chosen_rows(names: list[str]) -> list[Row]:
 
 def run_rows(settings: ablations.Settings, names: list[str], seeds: list[int]) -> int:
     rows = chosen_rows(names)
-    if not os.access(settings.k3, os.X_OK):
-        raise AblationError(f"{settings.k3}: not there; build it with `make`, or name it with --k3")
+    ablations.check_program(settings.k3)
     os.makedirs(settings.work, exist_ok=True)
     # The seed is that of a training run: a row that has none is measured once.
     results = [ensure(settings, row, seed) for row in rows
@@ -192,24 +179,21 @@ def parse_arguments(words: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
+def run_arguments(arguments: argparse.Namespace) -> int:
+    if arguments.command == "list":
+        return list_rows()
+    work = os.path.abspath(arguments.work)
+    if arguments.command == "report":
+        return long_context_report.write_report(work, arguments.docs)
+    signal.signal(signal.SIGTERM, ablations.interrupt)
+    settings = ablations.Settings(os.path.abspath(arguments.k3), work, arguments.threads,
+                                  None, None, arguments.retry)
+    return run_rows(settings, arguments.names, arguments.seed or list(long_context_rows.SEEDS))
+
+
 def main(words: list[str] | None = None) -> int:
     arguments = parse_arguments(words)
-    try:
-        if arguments.command == "list":
-            return list_rows()
-        work = os.path.abspath(arguments.work)
-        if arguments.command == "report":
-            return long_context_report.write_report(work, arguments.docs)
-        signal.signal(signal.SIGTERM, ablations.interrupt)
-        settings = ablations.Settings(os.path.abspath(arguments.k3), work, arguments.threads,
-                                      None, None, arguments.retry)
-        return run_rows(settings, arguments.names, arguments.seed or list(long_context_rows.SEEDS))
-    except AblationError as error:
-        print(f"long_context: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("long_context: interrupted; the same command goes on", file=sys.stderr)
-        return 130
+    return ablations.run_command("long_context", lambda: run_arguments(arguments))
 
 
 if __name__ == "__main__":

@@ -4,18 +4,15 @@ positions", its two plots and the numbers of both. Python's standard library onl
 A length that failed says so in its cell, with k3's message under "state".
 """
 
-import json
-import os
 from dataclasses import dataclass
 from typing import Any
-from xml.sax.saxutils import escape
 
 import ablation_report
 import long_context_rows
 import svg_plot
-from ablation_rows import ROOT, AblationError, Row
+from ablation_rows import AblationError, Row
 from long_context_rows import KINDS, LENGTHS, NANO
-from svg_plot import BOTTOM, HEIGHT, LEFT, REFERENCE_COLOUR, RIGHT, TOP, WIDTH, Axis, Series
+from svg_plot import BOTTOM, LEFT, RIGHT, TOP, Axis, Series
 
 TABLE = "long-context"
 TITLES = {"copy": "Copying", "look-up": "Key look-up"}
@@ -40,18 +37,14 @@ class Record:
         return self.info.get("message", "")
 
 
-def without_paths(message: str, work: str) -> str:
-    return message.replace(os.path.abspath(work) + os.sep, "").replace(ROOT + os.sep, "")
-
-
 def load_record(work: str, row: Row, seed: int) -> Record:
     path = long_context_rows.run_path(work, row, seed)
     info = ablation_report.read_json(path + ".state.json") or {}
-    info["message"] = without_paths(info.get("message", ""), work)
+    info["message"] = ablation_report.without_paths(info.get("message", ""), work)
     results = [long_context_rows.load_result(path, length) for length in LENGTHS]
     for found in results:
         if found is not None and "failed" in found:
-            found["failed"] = without_paths(found["failed"], work)
+            found["failed"] = ablation_report.without_paths(found["failed"], work)
     return Record(row, seed, info, results)
 
 
@@ -63,18 +56,14 @@ def load_records(work: str) -> list[Record]:
 # The table.
 
 
-def cell_text(message: str) -> str:
-    return " ".join(message.split()).replace("|", "\\|")
-
-
 def state_text(record: Record) -> str:
     """How training ended, unless well, and what became of the measurements."""
     parts = []
     if record.state != "finished":
-        parts.append(record.state + (f", {cell_text(record.message)}" if record.message else ""))
+        parts.append(record.state + (f", {ablation_report.cell_text(record.message)}" if record.message else ""))
     for length, found in zip(LENGTHS, record.results):
         if found is not None and "failed" in found:
-            parts.append(f"{length.context:,} tokens: failed, {cell_text(found['failed'])}")
+            parts.append(f"{length.context:,} tokens: failed, {ablation_report.cell_text(found['failed'])}")
     missing = sum(found is None for found in record.results)
     if missing and record.state == "finished":
         parts.append(f"{missing} of {len(LENGTHS)} lengths not measured")
@@ -101,10 +90,8 @@ def table(records: list[Record]) -> str:
     header = ["model", "task",
               *(f"{length.context:,} tokens, {length.cases} cases" for length in LENGTHS),
               "parameters", "tokens", "seed", "state", "command"]
-    rows = [header, ["---"] * len(header)]
-    for record in records:
-        rows += table_rows(record)
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in rows)
+    rows = [row for record in records for row in table_rows(record)]
+    return ablation_report.markdown_table(header, rows)
 
 
 # The plots: svg_plot's lines on a logarithmic axis of tokens.
@@ -124,57 +111,36 @@ def series_of(records: list[Record], kind: str) -> list[Series]:
     return series
 
 
-def draw_axes(x_axis: Axis, y_axis: Axis) -> list[str]:
-    grid = 'stroke="#E4E4E4" stroke-width="1"'
+def draw_ticks(x_axis: Axis, y_axis: Axis) -> list[str]:
     parts = []
     for tick in svg_plot.linear_ticks(0.0, 1.0):
-        y = y_axis.place(tick)
-        parts += [svg_plot.line(LEFT, y, RIGHT, y, grid),
-                  svg_plot.text(LEFT - 8, y + 4, svg_plot.tick_label(tick), "end")]
+        parts += svg_plot.y_tick(y_axis.place(tick), svg_plot.tick_label(tick))
     tick = LENGTHS[0].context
     while tick <= LENGTHS[-1].context:
-        x = x_axis.place(tick)
-        parts += [svg_plot.line(x, TOP, x, BOTTOM, grid),
-                  svg_plot.text(x, BOTTOM + 18, f"{tick:,}", "middle")]
+        parts += svg_plot.x_tick(x_axis.place(tick), f"{tick:,}")
         tick *= 2
     return parts
 
 
 def draw_training_length(tokens: int, x_axis: Axis) -> list[str]:
     x = x_axis.place(tokens)
-    style = (f'class="reference" stroke="{REFERENCE_COLOUR}" stroke-width="1.4"'
-             ' stroke-dasharray="5 4"')
-    halo = (f' fill="{REFERENCE_COLOUR}" stroke="#FFFFFF" stroke-width="3" paint-order="stroke"'
-            ' stroke-linejoin="round"')
-    return [svg_plot.line(x, TOP, x, BOTTOM, style),
-            svg_plot.text(x + 6, (TOP + BOTTOM) / 2, "training length", extra=halo)]
+    return [svg_plot.line(x, TOP, x, BOTTOM, svg_plot.REFERENCE_STYLE),
+            svg_plot.text(x + 6, (TOP + BOTTOM) / 2, "training length",
+                          extra=svg_plot.REFERENCE_HALO)]
 
 
 def render(records: list[Record], kind: str, training_length: int) -> str:
     """Shares over prompt tokens as the text of an SVG file."""
     x_axis = Axis(LENGTHS[0].context / X_FACTOR, LENGTHS[-1].context * X_FACTOR, LEFT, RIGHT, True)
     y_axis = Axis(-MARGIN, 1 + MARGIN, BOTTOM, TOP)
-    series = series_of(records, kind)
     times = LENGTHS[-1].context // training_length
-    title = f"{TITLES[kind]} at up to {times} times the training length"
-    middle_y = (TOP + BOTTOM) / 2
-    turned = f' transform="rotate(-90 18 {middle_y:.1f})"'
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}"'
-             f' viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12"'
-             ' fill="#222222">',
-             f"<title>{escape(title)}</title>",
-             f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#FFFFFF"/>',
-             *draw_axes(x_axis, y_axis),
-             f'<rect x="{LEFT}" y="{TOP}" width="{RIGHT - LEFT}" height="{BOTTOM - TOP}"'
-             ' fill="none" stroke="#444444"/>',
-             svg_plot.text((LEFT + RIGHT) / 2, HEIGHT - 14, "tokens of the prompt", "middle"),
-             svg_plot.text(18, middle_y, "share right", "middle", turned),
-             svg_plot.text(LEFT, TOP - 14, title, extra=' font-weight="bold" font-size="15"')]
-    for index, one in enumerate(series):
+    chart = svg_plot.Chart(f"{TITLES[kind]} at up to {times} times the training length",
+                           "tokens of the prompt", "share right", series_of(records, kind))
+    parts = draw_ticks(x_axis, y_axis) + svg_plot.draw_labels(chart)
+    for index, one in enumerate(chart.series):
         parts += svg_plot.draw_series(one, index, x_axis, y_axis)
-    parts += draw_training_length(training_length, x_axis)
-    parts += svg_plot.draw_legend(svg_plot.Chart(title, "", "", series))
-    return "\n".join(parts + ["</svg>", ""])
+    parts += draw_training_length(training_length, x_axis) + svg_plot.draw_legend(chart)
+    return svg_plot.document(chart.title, parts)
 
 
 # Files.
@@ -208,20 +174,8 @@ def write_report(work: str, docs: str) -> int:
     if not any(record.info.get("state") or any(record.results) for record in records):
         raise AblationError(f"{work}: no runs; make them with `tools/long_context.py run all`")
     training_length = long_context_rows.make_config(long_context_rows.ROWS[0], 1)["sequence_length"]
-    page_path = os.path.join(docs, "ablations.md")
-    try:
-        with open(page_path, encoding="utf-8") as stream:
-            page = ablation_report.fill_page(stream.read(), {TABLE: table(records)})
-    except OSError as error:
-        raise AblationError(f"{page_path}: {error.strerror}") from error
-    folder = os.path.join(docs, "ablations")
-    os.makedirs(folder, exist_ok=True)
-    ablation_report.write_text(
-        os.path.join(folder, f"{TABLE}.json"),
-        json.dumps(results(records, training_length), indent=1, allow_nan=False) + "\n")
-    for kind in KINDS:
-        ablation_report.write_text(os.path.join(folder, f"{TABLE}-{kind}.svg"),
-                                   render(records, kind, training_length))
-    ablation_report.write_text(page_path, page)
-    print(f"{page_path}, {folder}: {len(records)} runs")
+    files = {f"{TABLE}-{kind}.svg": render(records, kind, training_length) for kind in KINDS}
+    files[f"{TABLE}.json"] = ablation_report.json_text(results(records, training_length))
+    written = ablation_report.write_page(docs, {TABLE: table(records)}, files)
+    print(f"{written}: {len(records)} runs")
     return 0

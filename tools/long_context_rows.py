@@ -10,7 +10,7 @@ from typing import Any
 
 import ablation_report
 import ablation_rows
-from ablation_rows import KDA, ROOT, TEXT, AblationError, Row
+from ablation_rows import KDA, ROOT, TEXT, Row
 
 BASE_CONFIG = os.path.join(ROOT, "configs", "long-context.json")
 NANO_DIR = os.path.join(ROOT, "models", "nano")
@@ -46,20 +46,12 @@ ROWS = (
 
 
 def row_named(name: str) -> Row:
-    for row in ROWS:
-        if row.name == name:
-            return row
-    raise AblationError(f"there is no row {name}; expected one of"
-                        f" {', '.join(row.name for row in ROWS)}, or all")
+    return ablation_rows.row_named(name, ROWS)
 
 
 def make_config(row: Row, seed: int) -> dict[str, Any]:
     """A row's configuration with an absolute path, so that it may stand anywhere."""
-    config = ablation_rows.apply_changes(ablation_rows.load_base(BASE_CONFIG), row.changes)
-    config["seed"] = seed
-    folder = os.path.dirname(BASE_CONFIG)
-    config["tokenizer"] = os.path.normpath(os.path.join(folder, config["tokenizer"]))
-    return config
+    return ablation_rows.changed_config(ablation_rows.load_base(BASE_CONFIG), row, seed)
 
 
 def run_path(work: str, row: Row, seed: int) -> str:

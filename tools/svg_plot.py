@@ -18,6 +18,11 @@ LEGEND_X = 640
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "", "7 3", "2 3")
 REFERENCE_COLOUR = "#8A0000"
+REFERENCE_STYLE = (f'class="reference" stroke="{REFERENCE_COLOUR}" stroke-width="1.4"'
+                   ' stroke-dasharray="5 4"')
+REFERENCE_HALO = (f' fill="{REFERENCE_COLOUR}" stroke="#FFFFFF" stroke-width="3"'
+                  ' paint-order="stroke" stroke-linejoin="round"')
+GRID_STYLE = 'stroke="#E4E4E4" stroke-width="1"'
 MARGIN = 0.04  # of the data's range, above and below it
 
 
@@ -155,19 +160,29 @@ def line(x1: float, y1: float, x2: float, y2: float, style: str) -> str:
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" {style}/>'
 
 
-def draw_frame(chart: Chart, x_axis: Axis, y_axis: Axis) -> list[str]:
-    grid = 'stroke="#E4E4E4" stroke-width="1"'
+def x_tick(x: float, label: str) -> list[str]:
+    return [line(x, TOP, x, BOTTOM, GRID_STYLE), text(x, BOTTOM + 18, label, "middle")]
+
+
+def y_tick(y: float, label: str) -> list[str]:
+    return [line(LEFT, y, RIGHT, y, GRID_STYLE), text(LEFT - 8, y + 4, label, "end")]
+
+
+def draw_ticks(chart: Chart, x_axis: Axis, y_axis: Axis) -> list[str]:
     parts = []
     ticks = log_ticks if chart.log_y else linear_ticks
     for tick in ticks(y_axis.low, y_axis.high):
-        y = y_axis.place(tick)
-        parts += [line(LEFT, y, RIGHT, y, grid), text(LEFT - 8, y + 4, tick_label(tick), "end")]
+        parts += y_tick(y_axis.place(tick), tick_label(tick))
     for tick in linear_ticks(x_axis.low, x_axis.high):
-        x = x_axis.place(tick)
-        parts += [line(x, TOP, x, BOTTOM, grid), text(x, BOTTOM + 18, tick_label(tick), "middle")]
+        parts += x_tick(x_axis.place(tick), tick_label(tick))
+    return parts
+
+
+def draw_labels(chart: Chart) -> list[str]:
+    """The frame, the names of the axes and the title."""
     middle_y = (TOP + BOTTOM) / 2
     turned = f' transform="rotate(-90 18 {middle_y:.1f})"'
-    return parts + [
+    return [
         f'<rect x="{LEFT}" y="{TOP}" width="{RIGHT - LEFT}" height="{BOTTOM - TOP}"'
         ' fill="none" stroke="#444444"/>',
         text((LEFT + RIGHT) / 2, HEIGHT - 14, chart.x_label, "middle"),
@@ -218,28 +233,29 @@ def draw_legend(chart: Chart) -> list[str]:
 
 def draw_references(chart: Chart, y_axis: Axis) -> list[str]:
     parts = []
-    style = f'class="reference" stroke="{REFERENCE_COLOUR}" stroke-width="1.4" stroke-dasharray="5 4"'
-    halo = (f' fill="{REFERENCE_COLOUR}" stroke="#FFFFFF" stroke-width="3" paint-order="stroke"'
-            ' stroke-linejoin="round"')
     for reference in chart.references:
         if drawable(reference.value, chart.log_y):
             y = y_axis.place(reference.value)
-            parts += [line(LEFT, y, RIGHT, y, style),
-                      text(LEFT + 6, y - 5, reference.label, extra=halo)]
+            parts += [line(LEFT, y, RIGHT, y, REFERENCE_STYLE),
+                      text(LEFT + 6, y - 5, reference.label, extra=REFERENCE_HALO)]
     return parts
+
+
+def document(title: str, parts: list[str]) -> str:
+    """The text of an SVG file of a chart's size."""
+    head = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}"'
+            f' viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12"'
+            ' fill="#222222">',
+            f"<title>{escape(title)}</title>",
+            f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#FFFFFF"/>']
+    return "\n".join([*head, *parts, "</svg>", ""])
 
 
 def render(chart: Chart) -> str:
     """The chart as the text of an SVG file."""
     chart = cut(chart)
     x_axis, y_axis = axes_of(chart)
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}"'
-             f' viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12"'
-             ' fill="#222222">',
-             f"<title>{escape(chart.title)}</title>",
-             f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#FFFFFF"/>']
-    parts += draw_frame(chart, x_axis, y_axis)
+    parts = draw_ticks(chart, x_axis, y_axis) + draw_labels(chart)
     for index, one in enumerate(chart.series):
         parts += draw_series(one, index, x_axis, y_axis)
-    parts += draw_references(chart, y_axis) + draw_legend(chart)
-    return "\n".join(parts + ["</svg>", ""])
+    return document(chart.title, parts + draw_references(chart, y_axis) + draw_legend(chart))

@@ -121,11 +121,11 @@ std::string WordsSubject(std::vector<std::string> words) {
   return "words " + Joined(words);
 }
 
-Turn MakeCopy(Random& random, int64_t words_max, const std::vector<std::string>& distractors) {
+Turn MakeCopy(Random& random, const std::vector<std::string>& distractors) {
   constexpr std::string_view kQuestions[] = {"Repeat these words: {}", "Say again: {}"};
   constexpr std::string_view kLater[] = {"Now repeat the words.", "Say the words again."};
   const std::vector<std::string> words =
-      tasks::DrawWords(random, DrawBetween(random, kWordsMin, words_max));
+      tasks::DrawWords(random, DrawBetween(random, kWordsMin, kWordsMax));
   const std::string list = Joined(words);
   const std::string question =
       distractors.empty()
@@ -148,13 +148,13 @@ Turn MakeRepetition(Random& random, int64_t words_max) {
                    Joined(repeated));
 }
 
-Turn MakeReordering(Random& random, TaskKind kind, int64_t words_max) {
+Turn MakeReordering(Random& random, TaskKind kind) {
   constexpr std::string_view kReversals[] = {"Reverse the order of these words: {}",
                                              "Say these words from last to first: {}"};
   constexpr std::string_view kSorts[] = {"Sort these words: {}",
                                          "Put these words in alphabetical order: {}"};
   const std::vector<std::string> words =
-      tasks::DrawWords(random, DrawBetween(random, kWordsMin, words_max));
+      tasks::DrawWords(random, DrawBetween(random, kWordsMin, kWordsMax));
   std::vector<std::string> result = words;
   if (kind == TaskKind::kReverse) {
     std::ranges::reverse(result);
@@ -265,10 +265,10 @@ Turn MakeTurn(Random& random, TaskKind kind, const TurnShape& shape) {
     case TaskKind::kCopy:
       // Long lists are said again and again: there is much to copy then.
       return shape.words_max > kWordsMax ? MakeRepetition(random, shape.words_max)
-                                         : MakeCopy(random, kWordsMax, shape.distractors);
+                                         : MakeCopy(random, shape.distractors);
     case TaskKind::kReverse:
     case TaskKind::kSort:
-      return MakeReordering(random, kind, kWordsMax);
+      return MakeReordering(random, kind);
     case TaskKind::kToolCall:
       return MakeToolCall(random, shape.number);
     case TaskKind::kLookUp:

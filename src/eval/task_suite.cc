@@ -14,15 +14,17 @@ class Quiet : public ChatSink {
   bool OnEvent(const XtmlEvent& /*event*/) override { return true; }
 };
 
-Result<ParsedAnswer> Ask(Session& session, const ChatTask& task, TaskTurn turn,
-                         int64_t max_tokens) {
-  K3_TRY(const ChatRequest request, ParseChatRequest(TaskPrompt(task, turn), "synthetic task"));
+Result<ChatRequest> ParsePrompt(const ChatTask& task, TaskTurn turn) {
+  return ParseChatRequest(TaskPrompt(task, turn), "synthetic task");
+}
+
+Result<ChatAnswer> Ask(Session& session, const ChatTask& task, TaskTurn turn, int64_t max_tokens) {
+  K3_TRY(const ChatRequest request, ParsePrompt(task, turn));
   ChatOptions options;
   options.sampling.temperature = 0.0f;
   options.max_tokens = max_tokens;
   Quiet sink;
-  K3_TRY(ChatAnswer answer, AnswerChat(session, request, options, sink));
-  return std::move(answer.parsed);
+  return AnswerChat(session, request, options, sink);
 }
 
 bool IsRightCall(const ParsedAnswer& answer, const ToolCall& expected) {
@@ -45,16 +47,16 @@ std::string Example(const ChatTask& task, const ParsedAnswer& found) {
 }
 
 Result<int64_t> PromptTokens(const Engine& engine, const ChatTask& task) {
-  K3_TRY(ChatRequest request,
-         ParseChatRequest(TaskPrompt(task, TaskTurn::kAnswer), "synthetic task"));
+  K3_TRY(const ChatRequest request, ParsePrompt(task, TaskTurn::kAnswer));
   K3_TRY(const std::vector<int32_t> ids, EncodeChat(engine, request));
   return std::ssize(ids);
 }
 
-/// Case n with as many distractors as fit into the context.
-Result<ChatTask> FilledTask(const Engine& engine, const TaskGenerator& generator, int64_t n,
-                            int64_t context) {
+/// Case n with as many distractors as fit into the context, if there is one.
+Result<ChatTask> MakeCase(const Engine& engine, const TaskGenerator& generator, int64_t n,
+                          int64_t context) {
   ChatTask task = generator.Make(n);
+  if (context == 0) return task;
   K3_TRY(const int64_t bare, PromptTokens(engine, task));
   if (bare > context) {
     return InvalidArgument(
@@ -86,16 +88,16 @@ Result<ChatTask> FilledTask(const Engine& engine, const TaskGenerator& generator
 
 /// Adds one case to a score.
 Status Score(Session& session, const ChatTask& task, int64_t max_tokens, TaskScore& score) {
-  K3_TRY(const int64_t prompt_tokens, PromptTokens(session.engine(), task));
-  score.prompt_tokens += prompt_tokens;
   bool call_is_right = true;
   if (task.call.has_value()) {
-    K3_TRY(const ParsedAnswer called, Ask(session, task, TaskTurn::kFirst, max_tokens));
-    call_is_right = IsRightCall(called, *task.call);
+    K3_TRY(const ChatAnswer called, Ask(session, task, TaskTurn::kFirst, max_tokens));
+    call_is_right = IsRightCall(called.parsed, *task.call);
     score.right_calls_count += call_is_right ? 1 : 0;
-    if (!call_is_right && score.example.empty()) score.example = Example(task, called);
+    if (!call_is_right && score.example.empty()) score.example = Example(task, called.parsed);
   }
-  K3_TRY(const ParsedAnswer answer, Ask(session, task, TaskTurn::kAnswer, max_tokens));
+  K3_TRY(const ChatAnswer answered, Ask(session, task, TaskTurn::kAnswer, max_tokens));
+  const ParsedAnswer& answer = answered.parsed;
+  score.prompt_tokens += answered.prompt_tokens;
   const bool is_right = answer.content == task.answer && answer.tool_calls.empty();
   ++score.cases_count;
   score.right_count += is_right && call_is_right ? 1 : 0;
@@ -122,10 +124,7 @@ Result<std::vector<TaskScore>> RunTaskSuite(Engine& engine, const TaskSuiteOptio
     const TaskGenerator generator(options.seed, TaskSplit::kHeldOut,
                                   {.kinds = {kind}, .pairs_min = kLookUpPairsMax});
     for (int64_t n = 0; n < options.cases_count; ++n) {
-      ChatTask task = generator.Make(n);
-      if (options.context > 0) {
-        K3_TRY(task, FilledTask(engine, generator, n, options.context));
-      }
+      K3_TRY(const ChatTask task, MakeCase(engine, generator, n, options.context));
       K3_RETURN_IF_ERROR(Score(session, task, options.max_tokens, score));
       if (options.progress) options.progress(++done, total);
     }

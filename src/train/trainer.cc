@@ -33,6 +33,10 @@ Status CheckMemory(const ModelConfig& config) {
                   parameters, kBytesEach, memory));
 }
 
+PackingOptions Packing(const TrainingConfig& config) {
+  return {.sequence_length = config.sequence_length, .seed = config.seed};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Trainer>> Trainer::Create(FileSystem& files, TrainerOptions options) {
@@ -49,10 +53,9 @@ Result<std::unique_ptr<Trainer>> Trainer::Create(FileSystem& files, TrainerOptio
   K3_TRY(options.config.model_json, WithTokenizerIds(options.config.model_json, tokenizer));
   K3_TRY(options.config.model, ParseModelConfig(options.config.model_json, "the model's config"));
   K3_TRY(TrainingData data, LoadTrainingData(files, tokenizer, options.config));
-  const PackingOptions packing{.sequence_length = options.config.sequence_length,
-                               .seed = options.config.seed};
   // Looked at before the parameters are allocated: a corpus may be too short.
-  const Result<PackedBatches> enough = PackedBatches::Create(data.training, packing);
+  const Result<PackedBatches> enough =
+      PackedBatches::Create(data.training, Packing(options.config));
   K3_RETURN_IF_ERROR(enough.status());
   std::unique_ptr<Trainer> trainer(new Trainer(files, std::move(options), std::move(data)));
   trainer->lock_ = std::move(lock);
@@ -84,11 +87,9 @@ Status Trainer::Start() {
     K3_RETURN_IF_ERROR(
         set_.CheckRounding({.quantize_experts = true, .rule = config.quantisation.rule}));
   }
-  K3_TRY(batches_, PackedBatches::Create(data_.training, {.sequence_length = config.sequence_length,
-                                                          .seed = config.seed}));
+  K3_TRY(batches_, PackedBatches::Create(data_.training, Packing(config)));
   if (config.primer_steps > 0) {
-    K3_TRY(primer_, PackedBatches::Create(data_.primer, {.sequence_length = config.sequence_length,
-                                                         .seed = config.seed}));
+    K3_TRY(primer_, PackedBatches::Create(data_.primer, Packing(config)));
   }
   ChooseWindows();
   if (options_.resume && HasTrainingState(files_, options_.out_dir)) {

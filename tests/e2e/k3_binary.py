@@ -17,10 +17,8 @@ TIMEOUT_S = 240  # for one run under a sanitizer on a busy machine
 INDEX = "model.safetensors.index.json"
 
 
-class BinaryTest(unittest.TestCase):
-    """A test case with a scratch directory and the binary that main() was given."""
-
-    binary = ""
+class ScratchTest(unittest.TestCase):
+    """A test case with a scratch directory."""
 
     def setUp(self):
         scratch = tempfile.TemporaryDirectory()
@@ -29,6 +27,12 @@ class BinaryTest(unittest.TestCase):
 
     def path(self, *names):
         return os.path.join(self.scratch, *names)
+
+
+class BinaryTest(ScratchTest):
+    """A test case with a scratch directory and the binary that main() was given."""
+
+    binary = ""
 
     def k3(self, *words, target=None, stdin=None, **options):
         """Runs k3 with these words; bytes in, bytes out."""

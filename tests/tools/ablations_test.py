@@ -15,12 +15,10 @@ import os
 import stat
 import subprocess
 import sys
-import tempfile
 import unittest
 import xml.etree.ElementTree as ElementTree
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, os.path.join(ROOT, "tools"))
+from script_test import ROOT, SVG, TIMEOUT_S, ScriptTest
 
 import ablation_report  # noqa: E402
 import ablation_rows  # noqa: E402
@@ -28,8 +26,6 @@ import ablations  # noqa: E402
 import svg_plot  # noqa: E402
 from svg_plot import Chart, Reference, Series  # noqa: E402
 
-SVG = "{http://www.w3.org/2000/svg}"
-TIMEOUT_S = 120
 K3 = ""
 
 # Writes a falling val_loss; fails after two steps where the configuration has the seed 2 and no
@@ -62,21 +58,7 @@ def metrics_line(step, val_loss, violations, dead=(0, 0), **health):
                         for i, (v, d) in enumerate(zip(violations, dead))]}
 
 
-class Scratch(unittest.TestCase):
-    def setUp(self):
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.scratch = scratch.name
-
-    def path(self, *names):
-        return os.path.join(self.scratch, *names)
-
-    def write(self, name, content, mode="w"):
-        os.makedirs(os.path.dirname(self.path(name)), exist_ok=True)
-        with open(self.path(name), mode, encoding="utf-8") as stream:
-            stream.write(content)
-        return self.path(name)
-
+class RecordsTest(ScriptTest):
     def write_run(self, row, seed, lines, state="finished", message="", **more):
         name = ablation_report.run_name(row, seed)
         self.write(f"{name}/metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
@@ -89,7 +71,7 @@ class Scratch(unittest.TestCase):
                            for seed in ablation_rows.SEEDS] for row in ablation_rows.ROWS}
 
 
-class RowsTest(Scratch):
+class RowsTest(RecordsTest):
     def test_every_row_changes_fields_that_are_there(self):
         base = ablation_rows.load_base()
         untouched = copy.deepcopy(base)
@@ -139,7 +121,7 @@ class RowsTest(Scratch):
             ablation_rows.check_corpus([self.path("nowhere", "kjv.txt")])
 
 
-class RunTest(Scratch):
+class RunTest(RecordsTest):
     def setUp(self):
         super().setUp()
         self.k3 = self.write("k3", STAND_IN.format(python=sys.executable))
@@ -209,7 +191,7 @@ def page_with_markers():
                                 for name in ablation_report.QUESTIONS)
 
 
-class ReportTest(Scratch):
+class ReportTest(RecordsTest):
     def test_numbers_by_hand(self):
         # Ten steps, so that the tail is steps 9 and 10.
         for seed, loss in ((1, 3.5), (2, 3.7)):

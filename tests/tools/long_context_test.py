@@ -13,13 +13,11 @@ import os
 import stat
 import subprocess
 import sys
-import tempfile
 import unittest
 import xml.etree.ElementTree as ElementTree
 from unittest import mock
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, os.path.join(ROOT, "tools"))
+from script_test import ROOT, SVG, TIMEOUT_S, ScriptTest
 
 import ablation_report  # noqa: E402
 import ablation_rows  # noqa: E402
@@ -29,8 +27,6 @@ import long_context_rows  # noqa: E402
 import svg_plot  # noqa: E402
 from long_context_rows import ALL_KDA, ALL_MLA, LENGTHS, ROWS  # noqa: E402
 
-SVG = "{http://www.w3.org/2000/svg}"
-TIMEOUT_S = 120
 K3 = ""
 
 # Copies right at every length, looks up less the longer the prompt is; has no memory for the
@@ -76,27 +72,7 @@ def without(config, paths):
     return config
 
 
-class Scratch(unittest.TestCase):
-    def setUp(self):
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.scratch = scratch.name
-
-    def path(self, *names):
-        return os.path.join(self.scratch, *names)
-
-    def write(self, name, content):
-        os.makedirs(os.path.dirname(self.path(name)), exist_ok=True)
-        with open(self.path(name), "w", encoding="utf-8") as stream:
-            stream.write(content)
-        return self.path(name)
-
-    def read(self, *names):
-        with open(self.path(*names), encoding="utf-8") as stream:
-            return stream.read()
-
-
-class RowsTest(Scratch):
+class RowsTest(ScriptTest):
     def test_rows_differ_from_the_base_as_stated_and_in_nothing_else(self):
         base = long_context_rows.make_config(long_context_rows.row_named("hybrid"), 1)
         for name, changes in (("all-mla", ALL_MLA), ("all-kda", ALL_KDA)):
@@ -149,7 +125,7 @@ class RowsTest(Scratch):
             self.assertIn("NotFound: " + self.path("nowhere"), found.stderr, row.name)
 
 
-class RunTest(Scratch):
+class RunTest(ScriptTest):
     def setUp(self):
         super().setUp()
         self.k3 = self.write("k3", STAND_IN.format(python=sys.executable))
