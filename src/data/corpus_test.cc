@@ -1,6 +1,7 @@
 #include "data/corpus.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -152,7 +153,7 @@ class CorpusFilesTest : public XtmlTest {
     return AddChatFile(*files_, tokenizer, path, corpus_);
   }
 
-  const std::string directory_ = testing::TempDir() + "k3_corpus_files_test";
+  const std::string directory_ = testing::TempDir() + "k3_corpus_files_" + std::to_string(getpid());
   const std::unique_ptr<FileSystem> files_ = MakeRealFileSystem();
   Corpus corpus_;
 };
