@@ -21,10 +21,11 @@ struct BenchCommand {
   eval::BenchOptions bench;
   std::string prefill_chunk = std::to_string(kDefaultPrefillChunk);
   int threads = 0;
+  bool no_yardsticks = false;
   bool json = false;
 };
 
-std::string FormatJson(const eval::BenchResult& r) {
+std::string FormatJson(const eval::BenchResult& r, bool yardsticks) {
   nlohmann::ordered_json json;
   json["prefill_tok_s"] = r.prefill_tok_s;
   json["decode_tok_s"] = r.decode_tok_s;
@@ -32,6 +33,7 @@ std::string FormatJson(const eval::BenchResult& r) {
   json["peak_rss_bytes"] = r.peak_rss_bytes;
   json["bytes_per_token"] = r.bytes_per_token;
   json["flops_per_token"] = r.flops_per_token;
+  if (!yardsticks) return json.dump(2) + "\n";
   json["read_gb_s"] = r.read_gb_s;
   json["gemm_gflop_s"] = r.gemm_gflop_s;
   json["gemm_own_gflop_s"] = r.gemm_own_gflop_s;
@@ -41,7 +43,18 @@ std::string FormatJson(const eval::BenchResult& r) {
   return json.dump(2) + "\n";
 }
 
-std::string FormatText(const eval::BenchResult& r) {
+std::string FormatTextWithoutYardsticks(const eval::BenchResult& r) {
+  return fmt::format(
+      "prefill      {:.1f} tokens/s\n"
+      "decode       {:.1f} tokens/s\n"
+      "first token  {:.0f} ms after process start (16-token prompt)\n"
+      "memory       {:.1f} MB at the peak, mapped pages included\n",
+      r.prefill_tok_s, r.decode_tok_s, r.first_token_ms,
+      static_cast<double>(r.peak_rss_bytes) * 1e-6);
+}
+
+std::string FormatText(const eval::BenchResult& r, bool yardsticks) {
+  if (!yardsticks) return FormatTextWithoutYardsticks(r);
   return fmt::format(
       "prefill      {:.1f} tokens/s, {:.0f} % of the float32 GEMM peak\n"
       "decode       {:.1f} tokens/s, {:.0f} % of the memory's read bandwidth\n"
@@ -61,9 +74,12 @@ Result<int> Bench(BenchCommand options) {
   K3_TRY(const EngineOptions engine_options, MakeEngineOptions(options.threads, false));
   K3_TRY(const std::unique_ptr<Engine> engine, Engine::Open(options.dir, engine_options));
   K3_TRY(const double first_token_s, eval::TimeFirstToken(*engine, start_ns));
+  options.bench.yardsticks = !options.no_yardsticks;
   K3_TRY(eval::BenchResult result, eval::RunBench(*engine, options.bench));
   result.first_token_ms = first_token_s * 1e3;
-  K3_RETURN_IF_ERROR(WriteOutput(options.json ? FormatJson(result) : FormatText(result)));
+  const bool yardsticks = options.bench.yardsticks;
+  K3_RETURN_IF_ERROR(
+      WriteOutput(options.json ? FormatJson(result, yardsticks) : FormatText(result, yardsticks)));
   return kExitOk;
 }
 
@@ -99,6 +115,8 @@ void AddBenchCommand(CLI::App& app, Invocation& invocation) {
                    "Tokens to compute at once, or all. Results do not depend on it.")
       ->type_name("N")
       ->capture_default_str();
+  command->add_flag("--no-yardsticks", options->no_yardsticks,
+                    "Does not measure the machine, and prints no share of it.");
   command->add_flag("--json", options->json, "Prints JSON.");
   AddThreadsOption(*command, &options->threads);
   command->footer(

@@ -30,6 +30,7 @@ void AddTokenizerTrainCommand(CLI::App& app, Invocation& invocation);
 void AddRenderCommand(CLI::App& app, Invocation& invocation);
 void AddParseCommand(CLI::App& app, Invocation& invocation);
 void AddInitCommand(CLI::App& app, Invocation& invocation);
+void AddExportGgufCommand(CLI::App& app, Invocation& invocation);
 void AddBenchCommand(CLI::App& app, Invocation& invocation);
 void AddTrainCommand(CLI::App& app, Invocation& invocation);
 void AddTasksCommand(CLI::App& app, Invocation& invocation);

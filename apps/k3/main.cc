@@ -88,6 +88,7 @@ int Main(int argc, char** argv) {
   AddRenderCommand(app, invocation);
   AddParseCommand(app, invocation);
   AddInitCommand(app, invocation);
+  AddExportGgufCommand(app, invocation);
   AddBenchCommand(app, invocation);
   AddTrainCommand(app, invocation);
   AddTasksCommand(app, invocation);

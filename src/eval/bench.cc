@@ -128,6 +128,7 @@ Result<BenchResult> RunBench(Engine& engine, const BenchOptions& options) {
   result.flops_per_token =
       PrefillFlops(config, engine.parameters(), options.depth_tokens, options.prompt_tokens) /
       static_cast<double>(options.prompt_tokens);
+  if (!options.yardsticks) return result;
   const double bandwidth = MeasureReadBandwidth(engine.pool());
   const GemmPeak peak = MeasureGemmPeak(engine.pool(), engine.kernels());
   result.read_gb_s = bandwidth * 1e-9;

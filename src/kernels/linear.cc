@@ -191,6 +191,7 @@ void Tile(const float* x, const float* w, int64_t steps, int64_t rows, int64_t c
 LinearKernels LinearTable(SimdTarget target) {
   return {.split_row = SplitRow,
           .direct = MakeDirectKernel(target),
+          .weighted_rows = MakeWeightedRowsKernel(target),
           .dot_rows = DotRows,
           .pack_rows = PackRows,
           .pack_weights = PackWeights,

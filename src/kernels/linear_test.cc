@@ -142,6 +142,33 @@ INSTANTIATE_TEST_SUITE_P(Formats, LinearTest,
                          ::testing::Values(WeightFormat::kBf16, WeightFormat::kF16,
                                            WeightFormat::kF32, WeightFormat::kMxfp4));
 
+TEST_P(LinearTest, WeightedRowsAreOneChainOverTheRows) {
+  for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{1, 32},
+                                   {17, 64},
+                                   {5, 544},
+                                   {130, 512},
+                                   {3, 1},
+                                   {20, 45},
+                                   {16, 287}}) {
+    if (GetParam() == WeightFormat::kMxfp4 && cols % 32 != 0) continue;
+    const StoredMatrix w = MakeMatrix(GetParam(), rows, cols);
+    const std::vector<float> x = RandomFloats(rows, 5);
+    std::vector<float> expected(static_cast<size_t>(RoundUp(cols, kSplitBlock)), 0.0f);
+    for (int64_t c = 0; c < cols; ++c) {
+      const int64_t place = c / 32 * 32 + c % 2 * 16 + c % 32 / 2;
+      for (int64_t r = 0; r < rows; ++r) {
+        float& sum = expected[static_cast<size_t>(place)];
+        sum = std::fma(x[static_cast<size_t>(r)], w.values[static_cast<size_t>(r * cols + c)], sum);
+      }
+    }
+    for (SimdTarget target : SupportedTargets()) {
+      std::vector<float> y(expected.size(), -1.0f);
+      Kernels(target).linear.weighted_rows(x.data(), w.view, y.data());
+      EXPECT_TRUE(SameBits(y, expected)) << SimdTargetName(target) << " " << rows << " " << cols;
+    }
+  }
+}
+
 TEST(DotRowsTest, EqualsTheReferenceForAnyCounts) {
   // Split rows on both sides: lane l takes elements l mod 16 in order.
   constexpr int64_t kWidth = 80;

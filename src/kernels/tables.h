@@ -8,6 +8,8 @@ namespace k3::kernels {
 ElementwiseKernels MakeElementwiseKernels(SimdTarget target);
 using DirectKernel = decltype(LinearKernels::direct);
 DirectKernel MakeDirectKernel(SimdTarget target);
+using WeightedRowsKernel = decltype(LinearKernels::weighted_rows);
+WeightedRowsKernel MakeWeightedRowsKernel(SimdTarget target);
 LinearKernels MakeLinearKernels(SimdTarget target);
 MatMulKernels MakeMatMulKernels(SimdTarget target);
 KdaKernels MakeKdaKernels(SimdTarget target);

@@ -63,22 +63,12 @@ class AbsorbedQuery {
 
   /// absorbed_ [H, row width]: W_k^T q in split layout, then the query's shared dims.
   void AbsorbQueries() {
-    const int64_t n = mla_.qk_nope_dim, l = mla_.kv_lora_rank, r = mla_.qk_rope_dim;
-    const int64_t floats = RoundUp(n * l + l, 16);
-    float* scratch = exec_.arena->Allocate<float>(floats * exec_.pool->threads_count());
-    exec_.pool->ParallelFor(mla_.heads, 1, [&](int64_t begin, int64_t end, int worker) {
-      float* widened = scratch + worker * floats;
-      float* natural = widened + n * l;
+    const int64_t n = mla_.qk_nope_dim, r = mla_.qk_rope_dim;
+    exec_.pool->ParallelFor(mla_.heads, 1, [&](int64_t begin, int64_t end, int) {
       for (int64_t h = begin; h < end; ++h) {
-        const WeightMatrix keys = HeadRows(h, 0, n);
-        for (int64_t i = 0; i < n; ++i) {
-          kernel_.elementwise.widen(keys, i, widened + i * l);
-        }
         const float* q = q_ + h * (n + r);
-        kernel_.matmul.f32(q, n, widened, l, 1, n, l, false, natural, l);
         float* row = absorbed_ + h * width_;
-        kernel_.linear.split_row(natural, l, row);
-        std::fill(row + latent_, row + width_, 0.0f);
+        kernel_.linear.weighted_rows(q, HeadRows(h, 0, n), row);
         std::memcpy(row + latent_, q + n, static_cast<size_t>(r) * sizeof(float));
       }
     });

@@ -3,6 +3,7 @@
 #include <unicode/uchar.h>
 #include <unicode/uscript.h>
 
+#include <array>
 #include <map>
 #include <string>
 #include <string_view>
@@ -41,12 +42,18 @@ bool IsHan(UChar32 code_point) {
   return uscript_getScript(code_point, &error) == USCRIPT_HAN && U_SUCCESS(error);
 }
 
+// White space is of the categories that separate, or a control character.
+bool MayBeSpace(UCharCategory category) {
+  return category == U_SPACE_SEPARATOR || category == U_LINE_SEPARATOR ||
+         category == U_PARAGRAPH_SEPARATOR || category == U_CONTROL_CHAR;
+}
+
 uint8_t FlagsOf(UChar32 code_point, UCharCategory category) {
   uint8_t flags = CategoryFlags(category);
   if (IsHan(code_point)) {
     flags = static_cast<uint8_t>((flags & ~(kUpperFlag | kLowerFlag)) | kHanFlag);
   }
-  if (u_isUWhiteSpace(code_point)) flags |= kSpaceFlag | kPythonSpaceFlag;
+  if (MayBeSpace(category) && u_isUWhiteSpace(code_point)) flags |= kSpaceFlag | kPythonSpaceFlag;
   if (code_point >= 0x1C && code_point <= 0x1F) flags |= kPythonSpaceFlag;
   if (code_point == '\r' || code_point == '\n') flags |= kNewlineFlag;
   return flags;
@@ -74,12 +81,22 @@ CharacterClasses::CharacterClasses() {
   const FlatTable table{reinterpret_cast<uint8_t*>(flat.data())};
   u_enumCharTypes(FillRange, &table);
 
+  // Most blocks are of one value throughout, and those are few values.
+  constexpr uint16_t kNone = UINT16_MAX;
+  std::array<uint16_t, 256> uniform;
+  uniform.fill(kNone);
   std::map<std::string_view, uint16_t> seen;
   for (uint32_t start = 0; start < kCodePoints; start += kBlockSize) {
     const std::string_view block = std::string_view(flat).substr(start, kBlockSize);
-    const auto [it, is_new] = seen.try_emplace(block, static_cast<uint16_t>(seen.size()));
-    if (is_new) blocks_.insert(blocks_.end(), block.begin(), block.end());
-    block_of_.push_back(it->second);
+    const auto next = static_cast<uint16_t>(blocks_.size() / kBlockSize);
+    const bool is_uniform = block.substr(1) == block.substr(0, kBlockSize - 1);
+    uint16_t& number = is_uniform ? uniform[static_cast<uint8_t>(block[0])]
+                                  : seen.try_emplace(block, kNone).first->second;
+    if (number == kNone) {
+      number = next;
+      blocks_.insert(blocks_.end(), block.begin(), block.end());
+    }
+    block_of_.push_back(number);
   }
 }
 

@@ -29,12 +29,14 @@ class CharacterClasses {
   uint8_t Flags(char32_t code_point) const {
     return blocks_[block_of_[code_point / kBlockSize] * kBlockSize + code_point % kBlockSize];
   }
+  /// The same of a code point below 128.
+  uint8_t AsciiFlags(uint8_t ascii) const { return blocks_[ascii]; }
 
  private:
   static constexpr uint32_t kBlockSize = 256;
 
   std::vector<uint16_t> block_of_;  // [0x110000 / kBlockSize]
-  std::vector<uint8_t> blocks_;     // [distinct blocks, kBlockSize]
+  std::vector<uint8_t> blocks_;     // [distinct blocks, kBlockSize], that of ASCII first
 };
 
 }  // namespace k3

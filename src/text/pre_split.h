@@ -46,16 +46,20 @@ class SegmentCutter {
   std::string_view Next();
 
  private:
+  size_t CutRun() const;
+
   const CharacterClasses& classes_;
-  std::string_view rest_;
-  int64_t slice_characters_ = 0;  // of the slice that `rest_` continues
-  int64_t run_characters_ = 0;
-  bool run_is_space_ = false;
+  std::string_view slice_;  // what is left of the slice
+  std::string_view rest_;   // of the text, behind the slice
 };
 
 /// Appends the byte offset behind each piece of `segment` to `ends`; the last is its size. A
 /// segment is at most 4 GiB.
 void SplitSegment(const CharacterClasses& classes, std::string_view segment,
                   std::vector<uint32_t>* ends);
+
+/// The same without a look whether the segment is valid UTF-8; the caller knows that it is.
+void SplitValidSegment(const CharacterClasses& classes, std::string_view segment,
+                       std::vector<uint32_t>* ends);
 
 }  // namespace k3

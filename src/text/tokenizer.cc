@@ -97,16 +97,15 @@ Result<std::vector<int32_t>> Tokenizer::Encode(std::string_view text) const {
     return InvalidArgument(fmt::format("text is not valid UTF-8 at byte offset {}", invalid));
   }
   std::vector<int32_t> ids;
+  // A little more than ordinary text needs in a large vocabulary.
+  ids.reserve(text.size() / 4 + 1);
   std::vector<uint32_t> ends;
+  PieceEncoder encoder(ranks_, static_cast<int64_t>(text.size()));
   SegmentCutter cutter(classes_, text);
   for (std::string_view segment = cutter.Next(); !segment.empty(); segment = cutter.Next()) {
     ends.clear();
-    SplitSegment(classes_, segment, &ends);
-    uint32_t start = 0;
-    for (const uint32_t end : ends) {
-      EncodePiece(ranks_, segment.substr(start, end - start), &ids);
-      start = end;
-    }
+    SplitValidSegment(classes_, segment, &ends);
+    encoder.Append(segment, ends, &ids);
   }
   return ids;
 }

@@ -26,6 +26,15 @@ Lead LeadOf(uint8_t byte) {
   return {0, 0, 0, 0};
 }
 
+// A sequence of three bytes whose lead byte leaves the second its full range: most of the
+// characters beyond the alphabets of Europe and the Middle East.
+bool IsPlainThreeBytes(const char* bytes, int64_t count) {
+  if (count < 3) return false;
+  const auto first = static_cast<uint8_t>(bytes[0]);
+  if (first <= 0xE0 || first >= 0xF0 || first == 0xED) return false;
+  return (bytes[1] & 0xC0) == 0x80 && (bytes[2] & 0xC0) == 0x80;
+}
+
 }  // namespace
 
 Utf8Step DecodeUtf8(std::string_view bytes) {
@@ -55,10 +64,18 @@ int64_t FindInvalidUtf8(std::string_view bytes) {
       if ((word & 0x8080808080808080u) != 0) break;
       at += 8;
     }
-    if (at == size) break;
-    const Utf8Step step = DecodeUtf8(bytes.substr(at));
-    if (step.kind != Utf8Step::Kind::kValid) return at;
-    at += step.length;
+    // The rest of the text as far as it is not ASCII, so that eight bytes are not tried in vain for
+    // each of its characters.
+    while (at < size && static_cast<uint8_t>(bytes[at]) < 0x80) ++at;
+    while (at < size && static_cast<uint8_t>(bytes[at]) >= 0x80) {
+      if (IsPlainThreeBytes(bytes.data() + at, size - at)) {
+        at += 3;
+        continue;
+      }
+      const Utf8Step step = DecodeUtf8(bytes.substr(static_cast<size_t>(at)));
+      if (step.kind != Utf8Step::Kind::kValid) return at;
+      at += step.length;
+    }
   }
   return -1;
 }

@@ -23,6 +23,21 @@ struct Utf8Step {
 /// Reads the first character of `bytes`, which must not be empty.
 Utf8Step DecodeUtf8(std::string_view bytes);
 
+/// Reads the first character of text that is known to be valid UTF-8.
+inline Utf8Step ReadValidUtf8(const char* bytes) {
+  const auto at = [&](int i) { return static_cast<char32_t>(static_cast<uint8_t>(bytes[i])); };
+  const char32_t first = at(0);
+  if (first < 0x80) return {Utf8Step::Kind::kValid, 1, first};
+  const char32_t second = at(1) & 0x3F;
+  if (first < 0xE0) return {Utf8Step::Kind::kValid, 2, (first & 0x1F) << 6 | second};
+  const char32_t third = at(2) & 0x3F;
+  if (first < 0xF0) {
+    return {Utf8Step::Kind::kValid, 3, (first & 0x0F) << 12 | second << 6 | third};
+  }
+  const char32_t fourth = at(3) & 0x3F;
+  return {Utf8Step::Kind::kValid, 4, (first & 0x07) << 18 | second << 12 | third << 6 | fourth};
+}
+
 /// The byte offset of the first sequence that is not valid UTF-8, or -1. A sequence cut off by the
 /// end is not valid.
 int64_t FindInvalidUtf8(std::string_view bytes);
