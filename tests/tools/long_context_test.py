@@ -187,7 +187,7 @@ class RunTest(ScriptTest):
         self.assertEqual(self.run_rows("all-kda", "--retry"), 0)
         self.assertEqual(len(self.calls("eval")), 2 * len(LENGTHS) + 1)
         self.assertIn("| all KDA | look-up | 1.000 | 0.250 | 0.062 | 0.016 | 3,655,472 |"
-                      " 1,843,200 | 1 | finished | `tools/long_context.py run all-kda` |",
+                      " 6,553,600 | 1 | finished | `tools/long_context.py run all-kda` |",
                       self.report())
 
     def test_nano_is_measured_and_not_trained(self):
