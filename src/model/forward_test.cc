@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <list>
 #include <map>
 
@@ -129,7 +130,15 @@ struct RunOptions {
   int64_t chunk = 1'000'000;
   AttentionForm form = AttentionForm::kPrefill;
   SimdTarget target = BestSimdTarget();
+  bool dirty_scratch = false;  // scratch holds NaN before it is written
 };
+
+/// Memory that an earlier pass has left in the worst state.
+void FillWithNan(Arena& arena) {
+  const std::span<float> floats = arena.AllocateSpan<float>(int64_t{4} << 20);
+  std::ranges::fill(floats, std::numeric_limits<float>::quiet_NaN());
+  arena.Reset();
+}
 
 class HiddenTap : public ForwardObserver {
  public:
@@ -152,6 +161,7 @@ std::vector<float> RunTokens(const Model& model, const std::vector<int32_t>& tok
                              const RunOptions& options, HiddenTap* tap = nullptr) {
   ThreadPool pool(options.threads);
   Arena arena;
+  if (options.dirty_scratch) FillWithNan(arena);
   const kernels::KernelTable kernels = kernels::Kernels(options.target);
   const ForwardContext ctx{.exec = {&pool, &arena, &kernels}, .observer = tap};
   cache::SequenceState state(model.config());
@@ -264,6 +274,18 @@ TEST_P(VariantTest, DecodeEqualsPrefillUpToTheFirstMla) {
   }
   if (exact) {
     EXPECT_TRUE(SameBits(a, b));
+  }
+}
+
+TEST_P(VariantTest, WhatScratchHeldBeforeDoesNotMatter) {
+  const Model model(GetParam().change);
+  const std::vector<int32_t> tokens = Tokens(40);
+  for (const auto& [chunk, form] :
+       {std::pair{int64_t{40}, AttentionForm::kPrefill}, {1, AttentionForm::kDecode}}) {
+    RunOptions options{.threads = 2, .chunk = chunk, .form = form};
+    const std::vector<float> want = RunTokens(model, tokens, options);
+    options.dirty_scratch = true;
+    EXPECT_TRUE(SameBits(want, RunTokens(model, tokens, options))) << chunk;
   }
 }
 

@@ -2,7 +2,6 @@
 //   q_h . k_h = (W_k,h^T q_h) . lat       and       sum_s p_s v_h,s = W_v,h (sum_s p_s lat_s),
 // so the cache is read as it lies, once for all heads.
 #include <algorithm>
-#include <cstring>
 
 #include "base/arithmetic.h"
 #include "model/mla_forms.h"
@@ -69,7 +68,8 @@ class AbsorbedQuery {
         const float* q = q_ + h * (n + r);
         float* row = absorbed_ + h * width_;
         kernel_.linear.weighted_rows(q, HeadRows(h, 0, n), row);
-        std::memcpy(row + latent_, q + n, static_cast<size_t>(r) * sizeof(float));
+        std::copy_n(q + n, r, row + latent_);
+        std::fill(row + latent_ + r, row + width_, 0.0f);  // the cache pads its rows, too
       }
     });
   }
