@@ -43,29 +43,24 @@ std::string FormatJson(const eval::BenchResult& r, bool yardsticks) {
   return json.dump(2) + "\n";
 }
 
-std::string FormatTextWithoutYardsticks(const eval::BenchResult& r) {
-  return fmt::format(
-      "prefill      {:.1f} tokens/s\n"
-      "decode       {:.1f} tokens/s\n"
-      "first token  {:.0f} ms after process start (16-token prompt)\n"
-      "memory       {:.1f} MB at the peak, mapped pages included\n",
-      r.prefill_tok_s, r.decode_tok_s, r.first_token_ms,
-      static_cast<double>(r.peak_rss_bytes) * 1e-6);
-}
-
 std::string FormatText(const eval::BenchResult& r, bool yardsticks) {
-  if (!yardsticks) return FormatTextWithoutYardsticks(r);
+  std::string gemm_share, read_share, machine;
+  if (yardsticks) {
+    gemm_share = fmt::format(", {:.0f} % of the float32 GEMM peak", 100 * r.gemm_share);
+    read_share = fmt::format(", {:.0f} % of the memory's read bandwidth", 100 * r.read_share);
+    machine = fmt::format(
+        "a token      {:.1f} MB read (decode), {:.3f} GFLOP (prefill)\n"
+        "machine      {:.1f} GB/s read; GEMM {:.0f} GFLOP/s (ours {:.0f}, oneDNN {:.0f})\n",
+        static_cast<double>(r.bytes_per_token) * 1e-6, r.flops_per_token * 1e-9, r.read_gb_s,
+        r.gemm_gflop_s, r.gemm_own_gflop_s, r.gemm_onednn_gflop_s);
+  }
   return fmt::format(
-      "prefill      {:.1f} tokens/s, {:.0f} % of the float32 GEMM peak\n"
-      "decode       {:.1f} tokens/s, {:.0f} % of the memory's read bandwidth\n"
+      "prefill      {:.1f} tokens/s{}\n"
+      "decode       {:.1f} tokens/s{}\n"
       "first token  {:.0f} ms after process start (16-token prompt)\n"
-      "memory       {:.1f} MB at the peak, mapped pages included\n"
-      "a token      {:.1f} MB read (decode), {:.3f} GFLOP (prefill)\n"
-      "machine      {:.1f} GB/s read; GEMM {:.0f} GFLOP/s (ours {:.0f}, oneDNN {:.0f})\n",
-      r.prefill_tok_s, 100 * r.gemm_share, r.decode_tok_s, 100 * r.read_share, r.first_token_ms,
-      static_cast<double>(r.peak_rss_bytes) * 1e-6, static_cast<double>(r.bytes_per_token) * 1e-6,
-      r.flops_per_token * 1e-9, r.read_gb_s, r.gemm_gflop_s, r.gemm_own_gflop_s,
-      r.gemm_onednn_gflop_s);
+      "memory       {:.1f} MB at the peak, mapped pages included\n{}",
+      r.prefill_tok_s, gemm_share, r.decode_tok_s, read_share, r.first_token_ms,
+      static_cast<double>(r.peak_rss_bytes) * 1e-6, machine);
 }
 
 Result<int> Bench(BenchCommand options) {

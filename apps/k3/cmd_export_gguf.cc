@@ -11,6 +11,7 @@
 #include "engine/engine.h"
 #include "engine/gguf_export.h"
 #include "engine_options.h"
+#include "output_file.h"
 #include "terminal/terminal.h"
 
 namespace k3::cli {
@@ -46,16 +47,6 @@ Result<std::optional<Tokenizer>> OpenTokenizerIfAny(const Checkpoint& checkpoint
   return std::optional(std::move(tokenizer));
 }
 
-Status CheckOutput(const std::string& path) {
-  std::error_code error;
-  const std::filesystem::file_status status = std::filesystem::status(path, error);
-  // Renaming over a device would put a file in its place.
-  if (!std::filesystem::exists(status) || std::filesystem::is_regular_file(status)) {
-    return OkStatus();
-  }
-  return InvalidArgument(path + ": expected a file or a free name, found something else");
-}
-
 /// What the reader of the file should know and the file does not say.
 void PrintNotices(const GgufExportSummary& summary, bool has_tokenizer) {
   if (!has_tokenizer) {
@@ -82,7 +73,10 @@ void PrintNotices(const GgufExportSummary& summary, bool has_tokenizer) {
 }
 
 Result<int> ExportGgufFile(const ExportGgufOptions& options) {
-  K3_RETURN_IF_ERROR(CheckOutput(options.out_path));
+  if (IsNoRegularFile(options.out_path)) {
+    return InvalidArgument(options.out_path +
+                           ": expected a file or a free name, found something else");
+  }
   const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
   K3_TRY(const Checkpoint checkpoint, Checkpoint::Open(options.model_dir));
   K3_TRY(const std::optional<Tokenizer> tokenizer, OpenTokenizerIfAny(checkpoint));

@@ -7,13 +7,16 @@
 
 namespace k3::cli {
 
+bool IsNoRegularFile(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  return !error && std::filesystem::exists(status) && !std::filesystem::is_regular_file(status);
+}
+
 Result<OutputFile> OutputFile::Create(FileSystem& files, const std::string& path) {
   OutputFile out;
   if (path == "-") return out;
-  // Renaming over /dev/null or a pipe would put a file in its place.
-  std::error_code error;
-  const std::filesystem::file_status status = std::filesystem::status(path, error);
-  if (!error && std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
+  if (IsNoRegularFile(path)) {
     K3_TRY(out.device_, files.Create(path));
     return out;
   }

@@ -14,6 +14,10 @@
 
 namespace k3::cli {
 
+/// Whether a device, a pipe, a directory or the like stands there: renaming a file over it would
+/// put the file in its place.
+bool IsNoRegularFile(const std::string& path);
+
 class OutputFile {
  public:
   /// `files` must outlive the file.

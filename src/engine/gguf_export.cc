@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "checkpoint/gguf_rows.h"
+#include "kernels/kernels.h"
 #include "tensor/number_formats.h"
 
 namespace k3 {
@@ -23,26 +24,6 @@ constexpr uint32_t kFileF32 = 0;
 constexpr uint32_t kFileQ8 = 7;
 constexpr uint32_t kFileBf16 = 32;
 constexpr uint32_t kFileMxfp4 = 38;
-
-/// One row of a stored matrix as float32.
-void ReadRow(const WeightMatrix& matrix, int64_t row, std::span<float> out) {
-  const auto* data =
-      static_cast<const uint8_t*>(matrix.data) + row * matrix.ElementBytes(matrix.cols);
-  switch (matrix.format) {
-    case WeightFormat::kMxfp4:
-      UnpackMxfp4Row(data, matrix.scales + row * (matrix.cols / kMxfp4BlockSize), out);
-      return;
-    case WeightFormat::kBf16:
-      WidenToFloat(data, DType::kBF16, matrix.cols, out.data());
-      return;
-    case WeightFormat::kF16:
-      WidenToFloat(data, DType::kF16, matrix.cols, out.data());
-      return;
-    case WeightFormat::kF32:
-      WidenToFloat(data, DType::kF32, matrix.cols, out.data());
-      return;
-  }
-}
 
 void WriteRow(std::span<const float> row, GgufType type, std::byte* out) {
   switch (type) {
@@ -91,7 +72,7 @@ class ItemWriter {
         const auto* codes = static_cast<const uint8_t*>(part.data) + r * (part.cols / 2);
         RepackMxfp4Row(codes, part.scales + r * (part.cols / kMxfp4BlockSize), part.cols, out);
       } else {
-        ReadRow(part, r, row);
+        widen_(part, r, row.data());
         WriteRow(row, type, out);
       }
     });
@@ -101,9 +82,7 @@ class ItemWriter {
     const int64_t row_bytes = part.rows / GgufBlockElements(type) * GgufBlockBytes(type);
     std::vector<float> whole(static_cast<size_t>(part.rows * part.cols));
     for (int64_t r = 0; r < part.rows; ++r) {
-      ReadRow(part, r,
-              std::span(whole).subspan(static_cast<size_t>(r * part.cols),
-                                       static_cast<size_t>(part.cols)));
+      widen_(part, r, whole.data() + r * part.cols);
     }
     std::vector<float> row(static_cast<size_t>(part.rows));
     return WriteRows(part.cols, row_bytes, [&](int64_t column, std::byte* out) {
@@ -136,6 +115,8 @@ class ItemWriter {
   const WeightStore& weights_;
   const GgufExport& exported_;
   GgufWriter& writer_;
+  decltype(kernels::ElementwiseKernels::widen) widen_ =
+      kernels::Kernels(BestSimdTarget()).elementwise.widen;
   std::vector<std::byte> buffer_;
   int64_t done_ = 0;
 };

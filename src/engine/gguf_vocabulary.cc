@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "text/token_table.h"
+#include "text/utf8.h"
 
 namespace k3 {
 namespace {
@@ -17,15 +18,6 @@ namespace {
 // Numbers of token types in the file.
 constexpr int32_t kNormal = 1;
 constexpr int32_t kControl = 3;
-
-void AppendUtf8(uint32_t code_point, std::string* out) {
-  if (code_point < 0x80) {
-    *out += static_cast<char>(code_point);
-  } else {
-    *out += static_cast<char>(0xC0 | code_point >> 6);
-    *out += static_cast<char>(0x80 | (code_point & 0x3F));
-  }
-}
 
 std::array<std::string, 256> MakeSpellings() {
   std::array<std::string, 256> spellings;
