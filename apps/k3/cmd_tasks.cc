@@ -84,6 +84,8 @@ void AddTasksCommand(CLI::App& app, Invocation& invocation) {
       ->type_name("N")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{8}, limits::kTaskWordsMax).description(""));
+  command->add_flag("--made-up-names", flags->shape.makes_up_names,
+                    "Half the copying of words said once is of names that nobody has met.");
   command->footer(
       "A line of a single task has the members `task`, its kind, and `answer`, the content of the\n"
       "last message if it is right, beside the request.\n\n"

@@ -121,16 +121,35 @@ std::string WordsSubject(std::vector<std::string> words) {
   return "words " + Joined(words);
 }
 
-Turn MakeCopy(Random& random, const std::vector<std::string>& distractors) {
+/// Names as those of made-up places, none of which the other split asks about.
+std::vector<std::string> DrawNames(Random& random, TaskSplit split, int64_t count) {
+  std::vector<std::string> drawn;
+  while (std::ssize(drawn) < count) {
+    const std::string name = tasks::MakeUpName(random);
+    const bool is_other = SplitOfSubject(tasks::WeatherSubject(name)) != split;
+    if (!is_other && std::ranges::find(drawn, name) == drawn.end()) drawn.push_back(name);
+  }
+  return drawn;
+}
+
+struct TurnShape {
+  int64_t number = 1;  // of the turn, from 1
+  int64_t words_max = kWordsMax;
+  bool is_made_up = false;  // the words to copy
+  std::vector<std::string> distractors;
+};
+
+Turn MakeCopy(Random& random, TaskSplit split, const TurnShape& shape) {
   constexpr std::string_view kQuestions[] = {"Repeat these words: {}", "Say again: {}"};
   constexpr std::string_view kLater[] = {"Now repeat the words.", "Say the words again."};
-  const std::vector<std::string> words =
-      tasks::DrawWords(random, DrawBetween(random, kWordsMin, kWordsMax));
+  const int64_t words_count = DrawBetween(random, kWordsMin, kWordsMax);
+  const std::vector<std::string> words = shape.is_made_up ? DrawNames(random, split, words_count)
+                                                          : tasks::DrawWords(random, words_count);
   const std::string list = Joined(words);
   const std::string question =
-      distractors.empty()
+      shape.distractors.empty()
           ? fmt::format(fmt::runtime(DrawFrom<std::string_view>(random, kQuestions)), list)
-          : fmt::format("Remember these words: {}\n{}\n{}", list, fmt::join(distractors, " "),
+          : fmt::format("Remember these words: {}\n{}\n{}", list, fmt::join(shape.distractors, " "),
                         DrawFrom<std::string_view>(random, kLater));
   return OneAnswer(TaskKind::kCopy, WordsSubject(words), question, "", list);
 }
@@ -251,13 +270,7 @@ Turn MakeToolCall(Random& random, int64_t number) {
           .call = drawn.call};
 }
 
-struct TurnShape {
-  int64_t number = 1;  // of the turn, from 1
-  int64_t words_max = kWordsMax;
-  std::vector<std::string> distractors;
-};
-
-Turn MakeTurn(Random& random, TaskKind kind, const TurnShape& shape) {
+Turn DrawTurn(Random& random, TaskKind kind, TaskSplit split, const TurnShape& shape) {
   switch (kind) {
     case TaskKind::kSum:
     case TaskKind::kDifference:
@@ -265,7 +278,7 @@ Turn MakeTurn(Random& random, TaskKind kind, const TurnShape& shape) {
     case TaskKind::kCopy:
       // Long lists are said again and again: there is much to copy then.
       return shape.words_max > kWordsMax ? MakeRepetition(random, shape.words_max)
-                                         : MakeCopy(random, shape.distractors);
+                                         : MakeCopy(random, split, shape);
     case TaskKind::kReverse:
     case TaskKind::kSort:
       return MakeReordering(random, kind);
@@ -280,7 +293,7 @@ Turn MakeTurn(Random& random, TaskKind kind, const TurnShape& shape) {
 /// A turn of the split, which need know nothing of those before it.
 Turn MakeTurn(Random& random, TaskKind kind, TaskSplit split, const TurnShape& shape) {
   for (;;) {
-    Turn turn = MakeTurn(random, kind, shape);
+    Turn turn = DrawTurn(random, kind, split, shape);
     if (SplitOfSubject(turn.subject) == split) return turn;
   }
 }
@@ -319,6 +332,7 @@ std::vector<Turn> DrawTurns(Random& random, Random& filler, const TurnsPlan& pla
     if (is_long && kind == TaskKind::kCopy && turn_shape.distractors.empty()) {
       turn_shape.words_max = shape.words_max;
     }
+    turn_shape.is_made_up = shape.makes_up_names && random.NextBelow(2) == 0;
     if (list.has_value()) {
       turns.push_back(is_long ? list->AskSeveral(random) : list->Ask(random));
       if (i == 0) list->Show(filler, turn_shape.distractors, turns.back());

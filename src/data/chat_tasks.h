@@ -102,6 +102,9 @@ struct ConversationShape {
   /// in all, and half of the look-ups ask for 1 to 6 names. Long answers teach more than short
   /// ones.
   int64_t words_max = 8;
+  /// Half of the copying that is not of words said several times is of names as places have,
+  /// "Zantenflear": to spell what was never met has to be learned from what is met once.
+  bool makes_up_names = false;
 
   bool operator==(const ConversationShape&) const = default;
 };

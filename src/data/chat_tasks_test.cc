@@ -540,6 +540,40 @@ TEST(ChatTasksTest, WordsAreSaidAgainAndAgain) {
   EXPECT_EQ(all_times.size(), 8);
 }
 
+TEST(ChatTasksTest, MadeUpNamesAreCopiedAndAreOfTheSplit) {
+  for (const TaskSplit split : {TaskSplit::kTraining, TaskSplit::kHeldOut}) {
+    const TaskGenerator generator(1, split, {.kinds = {TaskKind::kCopy}});
+    int64_t made_up = 0;
+    for (int64_t n = 0; n < 1000; ++n) {
+      const ChatTask turn = TurnsOf(generator.MakeConversation(n, {.makes_up_names = true}))[0];
+      CheckAnswer(turn);
+      EXPECT_EQ(SplitOfSubject(Subjects(turn)[0]), split);
+      const std::vector<std::string> words = WordsAsked(turn);
+      if (std::ranges::find(tasks::Words(), words[0]) != tasks::Words().end()) continue;
+      ++made_up;
+      EXPECT_TRUE(words.size() >= 3 && words.size() <= 8);
+      for (const std::string& word : words) {
+        EXPECT_TRUE(word[0] >= 'A' && word[0] <= 'Z') << word;
+        // A call about a place of that name is of the same split.
+        EXPECT_EQ(SplitOfSubject("get_weather " + word), split) << word;
+      }
+    }
+    EXPECT_NEAR(made_up, 500, 80);  // the deviation is 16
+  }
+  // Nothing is made up that was not asked for, not in what is said several times either.
+  const TaskGenerator generator(1, TaskSplit::kTraining, {.kinds = {TaskKind::kCopy}});
+  for (int64_t n = 0; n < 200; ++n) {
+    const ConversationShape shape{.words_max = 60, .makes_up_names = true};
+    for (const ConversationShape& one : {ConversationShape{.words_max = 60}, shape}) {
+      const ChatTask turn = TurnsOf(generator.MakeConversation(n, one))[0];
+      if (one.makes_up_names && Question(turn).find(" times: ") == std::string::npos) continue;
+      for (const std::string& word : WordsAsked(turn)) {
+        EXPECT_TRUE(word[0] >= 'a' && word[0] <= 'z') << word;
+      }
+    }
+  }
+}
+
 TEST(ChatTasksTest, SeveralNamesAreLookedUp) {
   const TaskGenerator generator(1, TaskSplit::kTraining, {.kinds = {TaskKind::kLookUp}});
   int64_t several = 0;

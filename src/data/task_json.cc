@@ -70,8 +70,7 @@ std::vector<std::string> DrawWords(Random& random, int64_t count) {
   return drawn;
 }
 
-std::string DrawPlace(Random& random) {
-  if (random.NextBelow(2) == 0) return std::string(DrawFrom(random, Cities()));
+std::string MakeUpName(Random& random) {
   constexpr std::string_view kOnsets[] = {"b",  "c",  "d",  "f",  "g",  "h",  "j",  "k", "l",  "m",
                                           "n",  "p",  "r",  "s",  "t",  "v",  "w",  "z", "br", "dr",
                                           "fl", "gr", "kl", "pr", "sh", "st", "th", "tr"};
@@ -85,6 +84,10 @@ std::string DrawPlace(Random& random) {
   }
   name[0] = static_cast<char>(name[0] - 'a' + 'A');
   return name;
+}
+
+std::string DrawPlace(Random& random) {
+  return random.NextBelow(2) == 0 ? std::string(DrawFrom(random, Cities())) : MakeUpName(random);
 }
 
 int64_t DrawBetween(Random& random, int64_t low, int64_t high) {

@@ -27,8 +27,11 @@ JsonValue AssistantMessage(std::string_view reasoning, std::string_view content)
 std::span<const std::string_view> Words();
 std::span<const std::string_view> Cities();
 
-/// One of the cities or, half the time, a made-up name such as Drealtou: so many that a name has to
-/// be copied and cannot be known.
+/// A name such as Drealtou, of two or three syllables: so many that one has to be copied and cannot
+/// be known.
+std::string MakeUpName(Random& random);
+
+/// One of the cities or, half the time, a made-up name.
 std::string DrawPlace(Random& random);
 
 /// `count` different words, at most Words().size().

@@ -36,7 +36,7 @@ ToolTask DrawWeather(Random& random) {
   const int64_t degrees = DrawBetween(random, -20, 40);
   const std::string_view sky = DrawFrom<std::string_view>(random, kSkies);
   return {
-      .subject = fmt::format("get_weather {}", city),
+      .subject = WeatherSubject(city),
       .question = fmt::format(fmt::runtime(DrawFrom<std::string_view>(random, kQuestions)), city),
       .call = Call("get_weather", {{"city", Text(city)}}),
       .result = DumpJson(Object({{"degrees", Integer(degrees)}, {"sky", Text(sky)}})),
@@ -126,6 +126,8 @@ ToolTask Draw(Random& random) {
 }
 
 }  // namespace
+
+std::string WeatherSubject(std::string_view city) { return fmt::format("get_weather {}", city); }
 
 ToolTask DrawToolTask(Random& random, int64_t number) {
   ToolTask task = Draw(random);

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "base/random.h"
 #include "config/json.h"
@@ -22,6 +23,9 @@ struct ToolTask {
   std::string result;  // JSON, as the tool answers
   std::string answer;
 };
+
+/// The subject of the task that asks for the weather there.
+std::string WeatherSubject(std::string_view city);
 
 /// `number` counts the calls of a conversation and makes the call's id.
 ToolTask DrawToolTask(Random& random, int64_t number);

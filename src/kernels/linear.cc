@@ -82,7 +82,8 @@ void PackRows(const float* const* x, int64_t rows, int64_t k_padded, float* pane
 template <WeightFormat kFormat>
 void PackWeightRow(const WeightMatrix& w, int64_t row, float* panel) {
   constexpr int64_t kStep = kTileCols * kLanes;
-  auto reader = RowReader<kFormat>::At(w, row);
+  RowReader<kFormat> reader;
+  reader.Open(w, row, w.ElementBytes(w.cols));
   const int64_t blocks = w.cols / kSplitBlock;
   V even, odd;
   for (int64_t block = 0; block < blocks; ++block, panel += 2 * kStep) {

@@ -21,7 +21,8 @@ template <WeightFormat kFormat, int kRows, int kWeights>
 void DirectBlock(const float* const* x, const WeightMatrix& w, int64_t first, float* y,
                  int64_t ldy) {
   RowReader<kFormat> reader[kWeights];
-  Unroll<kWeights>([&](auto r) HWY_ATTR { reader[r] = RowReader<kFormat>::At(w, first + r); });
+  const int64_t row_bytes = w.ElementBytes(w.cols);
+  Unroll<kWeights>([&](auto r) HWY_ATTR { reader[r].Open(w, first + r, row_bytes); });
   V sum[kRows][kWeights];
   Unroll<kRows>(
       [&](auto t) HWY_ATTR { Unroll<kWeights>([&](auto r) HWY_ATTR { sum[t][r] = Set(0.0f); }); });
@@ -31,6 +32,8 @@ void DirectBlock(const float* const* x, const WeightMatrix& w, int64_t first, fl
     if (kFormat == WeightFormat::kMxfp4 && block % kLanes == 0) {
       Unroll<kWeights>([&](auto r) HWY_ATTR { reader[r].LoadScales(block, blocks); });
     }
+    Unroll<kWeights>([&](auto r)
+                         HWY_ATTR { reader[r].PrefetchBlock(block, kWeights * row_bytes); });
     V even_x[kRows], odd_x[kRows];
     Unroll<kRows>([&](auto t) HWY_ATTR {
       even_x[t] = LoadU(x[t] + block * kSplitBlock);

@@ -25,13 +25,15 @@ void SumStrip(const float* x, const WeightMatrix& w, int64_t begin, int64_t end,
               float* y) {
   const int64_t whole = w.cols / kSplitBlock, left = w.cols % kSplitBlock;
   const int64_t blocks = CeilDivide(w.cols, kSplitBlock);
+  const int64_t row_bytes = w.ElementBytes(w.cols);
   V even[kBlocks], odd[kBlocks];
   Unroll<kBlocks>([&](auto b) HWY_ATTR {
     even[b] = LoadU(y + b * kSplitBlock);
     odd[b] = LoadU(y + b * kSplitBlock + kLanes);
   });
   for (int64_t r = begin; r < end; ++r) {
-    auto reader = RowReader<kFormat>::At(w, r);
+    RowReader<kFormat> reader;
+    reader.Open(w, r, row_bytes);
     reader.LoadScales(first / kLanes * kLanes, blocks);
     const V weight = Set(x[r]);
     Unroll<kBlocks>([&](auto b) HWY_ATTR {

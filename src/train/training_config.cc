@@ -161,6 +161,7 @@ class Reader {
     c.data.conversation_shape.distractors_max =
         tasks.IntegerOr("distractors", 0, {0, limits::kTaskDistractorsMax});
     c.data.conversation_shape.words_max = tasks.IntegerOr("words", 8, {8, limits::kTaskWordsMax});
+    c.data.conversation_shape.makes_up_names = tasks.BoolOr("made_up_names", false);
     Close(tasks);
   }
 

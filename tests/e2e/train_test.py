@@ -295,6 +295,7 @@ class TrainTest(k3_binary.BinaryTest):
         refuse("tasks.turns", tasks={"count": 1, "turns": 0})
         refuse("tasks.distractors", tasks={"count": 1, "distractors": -1})
         refuse("tasks.words", tasks={"count": 1, "words": 7})
+        refuse("tasks.made_up_names", tasks={"count": 1, "made_up_names": 1})
         refuse("primer_steps", primer_steps=-1)
         refuse("regular file", more=("--text", self.scratch))
         refuse("steps", more=("--steps", "0"))
