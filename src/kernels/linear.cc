@@ -6,6 +6,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // clang-format off
 #include "hwy/highway.h"
+#include "hwy/cache_control.h"
 #include "base/arithmetic.h"
 #include "kernels/tables.h"
 #include "tensor/number_formats.h"
@@ -29,48 +30,77 @@ void SplitRow(const float* x, int64_t k, float* out) {
   }
 }
 
+/// The rows of b that are asked for ahead of use: a context's latents are streamed, in short rows.
+constexpr int64_t kAheadFloats = 1280;
+
+struct DotOperands {
+  const float* x;
+  int64_t ldx;
+  const float* b;
+  int64_t ldb;
+  int64_t k_padded;
+  int64_t ahead;  // floats from a row of b to the one to ask for
+  float* y;
+  int64_t ldy;
+};
+
 /// kRows rows of x times kCols rows of b, all split float32 rows.
 template <int kRows, int kCols>
-void DotBlock(const float* x, int64_t ldx, const float* b, int64_t ldb, int64_t k_padded, float* y,
-              int64_t ldy) {
+void DotBlock(const DotOperands& o) {
   V sum[kRows][kCols];
   Unroll<kRows>([&](auto t)
                     HWY_ATTR { Unroll<kCols>([&](auto r) HWY_ATTR { sum[t][r] = Set(0.0f); }); });
-  for (int64_t k = 0; k < k_padded; k += kLanes) {
+  for (int64_t k = 0; k < o.k_padded; k += kLanes) {
     V row[kCols];
-    Unroll<kCols>([&](auto r) HWY_ATTR { row[r] = LoadU(b + r * ldb + k); });
+    Unroll<kCols>([&](auto r) HWY_ATTR {
+      hwy::Prefetch(o.b + r * o.ldb + k + o.ahead);
+      row[r] = LoadU(o.b + r * o.ldb + k);
+    });
     Unroll<kRows>([&](auto t) HWY_ATTR {
-      const V a = LoadU(x + t * ldx + k);
+      const V a = LoadU(o.x + t * o.ldx + k);
       Unroll<kCols>([&](auto r) HWY_ATTR { sum[t][r] = Fma(row[r], a, sum[t][r]); });
     });
   }
-  Unroll<kRows>([&](auto t) HWY_ATTR {
-    Unroll<kCols>([&](auto r) HWY_ATTR { y[t * ldy + r] = ReduceSum(sum[t][r]); });
-  });
+  Unroll<kRows>([&](auto t) HWY_ATTR { ReduceSums(sum[t], o.y + t * o.ldy); });
 }
 
 template <int kRows>
-void DotStrip(const float* x, int64_t ldx, const float* b, int64_t ldb, int64_t n, int64_t k_padded,
-              float* y, int64_t ldy) {
-  int64_t r = 0;
+void DotStrip(DotOperands o, int64_t n) {
   if constexpr (!kScalarTarget) {
-    for (; r + kTileCols <= n; r += kTileCols) {
-      DotBlock<kRows, kTileCols>(x, ldx, b + r * ldb, ldb, k_padded, y + r, ldy);
+    for (; n >= kTileCols; n -= kTileCols) {
+      DotBlock<kRows, kTileCols>(o);
+      o.b += kTileCols * o.ldb;
+      o.y += kTileCols;
     }
   }
-  for (; r < n; ++r) DotBlock<kRows, 1>(x, ldx, b + r * ldb, ldb, k_padded, y + r, ldy);
+  for (; n > 0; --n) {
+    DotBlock<kRows, 1>(o);
+    o.b += o.ldb;
+    ++o.y;
+  }
 }
 
 void DotRows(const float* x, int64_t ldx, int64_t rows, const float* b, int64_t ldb, int64_t n,
              int64_t k_padded, float* y, int64_t ldy) {
-  int64_t t = 0;
+  DotOperands o = {.x = x,
+                   .ldx = ldx,
+                   .b = b,
+                   .ldb = ldb,
+                   .k_padded = k_padded,
+                   .ahead = RoundUp(CeilDivide(kAheadFloats, ldb), kTileCols) * ldb,
+                   .y = y,
+                   .ldy = ldy};
+  const auto strip = [&]<int kRows>(std::integral_constant<int, kRows>) HWY_ATTR {
+    DotStrip<kRows>(o, n);
+    o.x += kRows * ldx;
+    o.y += kRows * ldy;
+    rows -= kRows;
+  };
   if constexpr (!kScalarTarget) {
     constexpr int kRows = kParts == 1 ? 4 : 2;
-    for (; t + kRows <= rows; t += kRows) {
-      DotStrip<kRows>(x + t * ldx, ldx, b, ldb, n, k_padded, y + t * ldy, ldy);
-    }
+    while (rows >= kRows) strip(std::integral_constant<int, kRows>{});
   }
-  for (; t < rows; ++t) DotStrip<1>(x + t * ldx, ldx, b, ldb, n, k_padded, y + t * ldy, ldy);
+  while (rows > 0) strip(std::integral_constant<int, 1>{});
 }
 
 void PackRows(const float* const* x, int64_t rows, int64_t k_padded, float* panel) {
@@ -142,9 +172,15 @@ void TileBlock(const float* HWY_RESTRICT x, int64_t x_rows, const float* HWY_RES
       Unroll<kCols>([&](auto r) HWY_ATTR { sum[t][r] = Fma(weights[r], a, sum[t][r]); });
     });
   }
+  if (HWY_LIKELY(incy == 1 && cols >= kCols)) {
+    Unroll<kRows>([&](auto t) HWY_ATTR { ReduceSums(sum[t], y + t * ldy); });
+    return;
+  }
   Unroll<kRows>([&](auto t) HWY_ATTR {
+    float row[kCols];
+    ReduceSums(sum[t], row);
     Unroll<kCols>([&](auto r) HWY_ATTR {
-      if (r < cols) y[t * ldy + r * incy] = ReduceSum(sum[t][r]);
+      if (r < cols) y[t * ldy + r * incy] = row[r];
     });
   });
 }

@@ -52,9 +52,7 @@ void DirectBlock(const float* const* x, const WeightMatrix& w, int64_t first, fl
       });
     });
   }
-  Unroll<kRows>([&](auto t) HWY_ATTR {
-    Unroll<kWeights>([&](auto r) HWY_ATTR { y[t * ldy + first + r] = ReduceSum(sum[t][r]); });
-  });
+  Unroll<kRows>([&](auto t) HWY_ATTR { ReduceSums(sum[t], y + t * ldy + first); });
 }
 
 template <WeightFormat kFormat, int kRows>

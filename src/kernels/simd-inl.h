@@ -186,6 +186,32 @@ HWY_INLINE float ReduceSum(V v) {
   const __m128 c = _mm_add_ps(b, _mm_movehl_ps(b, b));
   return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
 }
+/// ReduceSum of four vectors, one after the other in memory: the same trees side by side.
+HWY_INLINE void ReduceSums4(V a, V b, V c, V d, float* HWY_RESTRICT y) {
+#if HWY_TARGET == HWY_AVX3
+  const auto halves = [](V one, V two) HWY_ATTR {
+    const __m512 x = one.p[0].raw, z = two.p[0].raw;
+    return _mm512_add_ps(_mm512_shuffle_f32x4(x, z, 0x44), _mm512_shuffle_f32x4(x, z, 0xEE));
+  };
+  const __m512 ab = halves(a, b), cd = halves(c, d);
+  const __m512 four =
+      _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xDD));
+  const __m512 two = _mm512_add_ps(four, _mm512_permute_ps(four, 0x4E));
+  const __m512 one = _mm512_add_ps(two, _mm512_permute_ps(two, 0xB1));
+  const __m512i firsts = _mm512_castsi128_si512(_mm_setr_epi32(0, 4, 8, 12));
+  _mm_storeu_ps(y, _mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, one)));
+#else
+  const auto halves = [](V v) HWY_ATTR { return _mm256_add_ps(v.p[0].raw, v.p[1].raw); };
+  const auto quarters = [](__m256 x, __m256 z) HWY_ATTR {
+    return _mm256_add_ps(_mm256_permute2f128_ps(x, z, 0x20), _mm256_permute2f128_ps(x, z, 0x31));
+  };
+  const __m256 ab = quarters(halves(a), halves(b)), cd = quarters(halves(c), halves(d));
+  const __m256 two =
+      _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xEE));
+  const __m256 one = _mm256_add_ps(two, _mm256_permute_ps(two, 0xB1));  // a a c c, b b d d
+  _mm_storeu_ps(y, _mm_blend_ps(_mm256_castps256_ps128(one), _mm256_extractf128_ps(one, 1), 10));
+#endif
+}
 HWY_INLINE float ReduceMax(V v) {
 #if HWY_TARGET == HWY_AVX3
   const __m512 x = v.p[0].raw;
@@ -359,6 +385,10 @@ HWY_INLINE float ReduceSum(V v) {
   }
   return v.p[0];
 }
+HWY_INLINE void ReduceSums4(V a, V b, V c, V d, float* y) {
+  const float sums[4] = {ReduceSum(a), ReduceSum(b), ReduceSum(c), ReduceSum(d)};
+  std::memcpy(y, sums, sizeof(sums));
+}
 HWY_INLINE float ReduceMax(V v) {
   for (int width = 8; width > 0; width /= 2) {
     for (int i = 0; i < width; ++i) v.p[i] = v.p[i] > v.p[i + width] ? v.p[i] : v.p[i + width];
@@ -396,6 +426,16 @@ HWY_INLINE void LoadMxfp4Block(const uint8_t* codes, float scale, V& even, V& od
 #undef K3_LANES
 
 #endif
+
+/// y[i] = ReduceSum(sum[i]).
+template <int kCount>
+HWY_INLINE void ReduceSums(const V (&sum)[kCount], float* HWY_RESTRICT y) {
+  constexpr int kFours = kCount / 4 * 4;
+  Unroll<kFours / 4>([&](auto i) HWY_ATTR {
+    ReduceSums4(sum[4 * i], sum[4 * i + 1], sum[4 * i + 2], sum[4 * i + 3], y + 4 * i);
+  });
+  Unroll<kCount - kFours>([&](auto i) HWY_ATTR { y[kFours + i] = ReduceSum(sum[kFours + i]); });
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace k3::kernels

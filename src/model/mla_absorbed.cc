@@ -11,6 +11,9 @@ namespace {
 
 using cache::kPageTokens;
 
+// Of block values that wait to be merged, 4 MB.
+constexpr int64_t kWaveFloats = 1 << 20;
+
 /// One query token over the whole context.
 class AbsorbedQuery {
  public:
@@ -34,18 +37,22 @@ class AbsorbedQuery {
     value_ = arena.Allocate<float>(mla_.heads * latent_);
     AbsorbQueries();
     std::fill_n(total_, mla_.heads, Partial{0, 0});
-    // Blocks are computed in waves, so that memory does not grow with the context.
-    const int64_t wave = 4 * exec_.pool->threads_count();
+    // Blocks are computed in waves, so that memory does not grow with the context; in large ones,
+    // since the threads meet at the end of each.
     const int64_t blocks = CeilDivide(context_, kPageTokens);
+    const int64_t wave = std::min(blocks, std::max<int64_t>(4 * exec_.pool->threads_count(),
+                                                            kWaveFloats / (mla_.heads * latent_)));
     partial_ = arena.Allocate<Partial>(wave * mla_.heads);
     block_value_ = arena.Allocate<float>(wave * mla_.heads * latent_);
     scores_ = arena.Allocate<float>(exec_.pool->threads_count() * mla_.heads * kPageTokens);
     for (int64_t first = 0; first < blocks; first += wave) {
       const int64_t count = std::min(wave, blocks - first);
-      exec_.pool->ParallelFor(count, 1, [&](int64_t begin, int64_t end, int worker) {
+      // Some neighbours to one thread: memory is read fastest in long streams.
+      const int64_t grain = std::clamp<int64_t>(count / (8 * exec_.pool->threads_count()), 1, 8);
+      exec_.pool->ParallelFor(count, grain, [&](int64_t begin, int64_t end, int worker) {
         for (int64_t i = begin; i < end; ++i) AttendBlock(first + i, i, worker);
       });
-      exec_.pool->ParallelFor(mla_.heads, 4, [&](int64_t begin, int64_t end, int) {
+      exec_.pool->ParallelFor(mla_.heads, 1, [&](int64_t begin, int64_t end, int) {
         for (int64_t h = begin; h < end; ++h) MergeWave(h, count);
       });
     }
