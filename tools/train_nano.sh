@@ -4,9 +4,9 @@
 #   tools/train_nano.sh WORK [K3]
 #
 # Texts, then the three stages configs/nano-train.json, nano-finish.json and nano-polish.json, each
-# from the weights of the one before: 7,000, 3,000 and 2,000 steps. WORK gets a directory for each;
+# from the weights of the one before: 7,000, 3,000 and 4,000 steps. WORK gets a directory for each;
 # WORK/nano-polish is the checkpoint. K3 is the program, build/release/k3 if left out. Finishes in
-# about an hour and a half on one core.
+# about an hour and three quarters on one core.
 set -eu
 
 die() { printf 'train_nano: %s\n' "$*" >&2; exit 1; }
