@@ -221,4 +221,27 @@ TensorView Checkpoint::View(const TensorInfo& tensor) const {
   return {bytes.data() + tensor.file_offset, tensor.dtype, tensor.shape};
 }
 
+void Checkpoint::MapResident(ThreadPool& pool, int64_t bytes_max) const {
+  struct Piece {
+    const MappedFile* file;
+    int64_t begin;
+    int64_t end;
+  };
+  constexpr int64_t kPieceBytes = 64 << 20;
+  std::vector<Piece> pieces;
+  for (const MappedFile& file : mapped_) {
+    const int64_t size = std::min(std::ssize(file.bytes()), bytes_max);
+    for (int64_t begin = 0; begin < size; begin += kPieceBytes) {
+      pieces.push_back({&file, begin, std::min(begin + kPieceBytes, size)});
+    }
+    bytes_max -= size;
+  }
+  pool.ParallelFor(std::ssize(pieces), 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      const Piece& piece = pieces[static_cast<size_t>(i)];
+      piece.file->MapResident(piece.begin, piece.end);
+    }
+  });
+}
+
 }  // namespace k3

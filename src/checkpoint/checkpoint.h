@@ -27,6 +27,7 @@
 #include "checkpoint/shard_index.h"
 #include "config/model_config.h"
 #include "sys/file.h"
+#include "sys/thread_pool.h"
 #include "tensor/tensor_view.h"
 
 namespace k3 {
@@ -79,6 +80,10 @@ class Checkpoint {
   Result<TensorView> Find(std::string_view name) const;
   /// The bytes of one of tensors().
   TensorView View(const TensorInfo& tensor) const;
+
+  /// Maps what the system holds of the first `bytes_max` bytes of the shards, on all threads:
+  /// MappedFile::MapResident.
+  void MapResident(ThreadPool& pool, int64_t bytes_max) const;
 
  private:
   Checkpoint() = default;

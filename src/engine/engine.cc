@@ -10,6 +10,9 @@
 namespace k3 {
 namespace {
 
+// Mapped at the start of what is in memory: a second at most.
+constexpr int64_t kMapAheadBytes = int64_t{16} << 30;
+
 constexpr std::string_view kTokenizerModelFile = "tiktoken.model";
 constexpr std::string_view kTokenizerConfigFile = "tokenizer_config.json";
 
@@ -57,6 +60,7 @@ Result<std::unique_ptr<Engine>> Engine::Open(const std::string& dir, const Engin
         fmt::format("threads: expected {}, the system gave {}; ask for fewer or raise its limits",
                     options.threads, engine->threads()));
   }
+  engine->checkpoint_.MapResident(*engine->pool_, kMapAheadBytes);
   if (options.needs_tokenizer) {
     K3_TRY(Tokenizer tokenizer, LoadTokenizer(dir, engine->config().vocab_size));
     engine->tokenizer_ = std::move(tokenizer);

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <vector>
 
 namespace k3 {
 namespace {
@@ -217,6 +218,33 @@ Result<MappedFile> MappedFile::Open(const std::string& path) {
   }
   close(fd);
   return mapped;
+}
+
+void MappedFile::MapResident(int64_t begin, int64_t end) const {
+#ifdef MADV_POPULATE_READ
+  const int64_t page = sysconf(_SC_PAGESIZE);
+  begin = begin / page * page;
+  end = std::min(end, size_);
+  if (begin >= end) return;
+  auto* const data = const_cast<std::byte*>(data_);
+  const int64_t pages = (end - begin + page - 1) / page;
+  std::vector<unsigned char> resident(static_cast<size_t>(pages));
+  if (mincore(data + begin, static_cast<size_t>(end - begin), resident.data()) != 0) return;
+  for (int64_t i = 0; i < pages;) {
+    const auto is_resident = [&](int64_t at) {
+      return (resident[static_cast<size_t>(at)] & 1) != 0;
+    };
+    const int64_t first = i;
+    for (++i; i < pages && is_resident(i) == is_resident(first);) ++i;
+    if (!is_resident(first)) continue;
+    if (madvise(data + begin + first * page, static_cast<size_t>((i - first) * page),
+                MADV_POPULATE_READ) != 0) {
+      return;
+    }
+  }
+#else
+  (void)begin, (void)end;
+#endif
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept

@@ -4,7 +4,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <vector>
 
 #include "base/clock.h"
 #include "sys/machine.h"
@@ -58,6 +61,35 @@ TEST_F(FileTest, MapsWholeAndEmptyFiles) {
   MappedFile moved = std::move(mapped);
   EXPECT_EQ(moved.bytes().size(), 3u);
   EXPECT_TRUE(MappedFile::Open(dir_ + "/empty")->bytes().empty());
+}
+
+/// How many pages of the first `bytes` this process has mapped, as the system counts them.
+int64_t MappedPages(std::span<const std::byte> bytes) {
+  std::ifstream pagemap("/proc/self/pagemap", std::ios::binary);
+  const int64_t page = sysconf(_SC_PAGESIZE), pages = (std::ssize(bytes) + page - 1) / page;
+  std::vector<uint64_t> entries(static_cast<size_t>(pages));
+  pagemap.seekg(static_cast<std::streamoff>(reinterpret_cast<uintptr_t>(bytes.data()) /
+                                            static_cast<uintptr_t>(page) * sizeof(uint64_t)));
+  pagemap.read(reinterpret_cast<char*>(entries.data()),
+               static_cast<std::streamsize>(entries.size() * sizeof(uint64_t)));
+  EXPECT_TRUE(pagemap.good());
+  return std::ranges::count_if(entries, [](uint64_t entry) { return entry >> 63 != 0; });
+}
+
+TEST_F(FileTest, WhatIsInMemoryIsMappedAtOnce) {
+  constexpr int64_t kBytes = 8 << 20, kPages = kBytes / 4096;
+  ASSERT_TRUE(WriteFileAtomically(*files_, dir_ + "/big", std::string(kBytes + 1, 'x')).ok());
+  const MappedFile file = *MappedFile::Open(dir_ + "/big");
+  EXPECT_EQ(MappedPages(file.bytes()), 0);
+  file.MapResident(kBytes / 2, kBytes / 2 + 4096);
+  EXPECT_GE(MappedPages(file.bytes()), 1);
+  EXPECT_LT(MappedPages(file.bytes()), kPages);
+  // What lies outside is cut off.
+  file.MapResident(0, int64_t{1} << 40);
+  EXPECT_EQ(MappedPages(file.bytes()), kPages + 1);
+  file.MapResident(int64_t{1} << 30, int64_t{1} << 40);
+  ASSERT_TRUE(WriteFileAtomically(*files_, dir_ + "/none", "").ok());
+  MappedFile::Open(dir_ + "/none")->MapResident(0, 100);
 }
 
 TEST_F(FileTest, ReadPastTheEndIsCorruption) {
