@@ -74,7 +74,11 @@ Result<int> EvalTasks(const EvalOptions& options) {
   suite.context = options.context;
   if (options.context > 0) suite.kinds = {TaskKind::kCopy, TaskKind::kLookUp};
   if (!options.kinds.empty()) {
-    K3_TRY(suite.kinds, ParseTaskKinds(options.kinds));
+    K3_TRY(const std::vector<TaskKind> kinds, ParseTaskKinds(options.kinds));
+    suite.kinds.clear();
+    for (const TaskKind kind : kinds) {
+      if (std::ranges::find(suite.kinds, kind) == suite.kinds.end()) suite.kinds.push_back(kind);
+    }
   }
   K3_TRY(const EngineOptions engine_options, MakeEngineOptions(options.threads, true));
   K3_TRY(const std::unique_ptr<Engine> engine, Engine::Open(options.dir, engine_options));
@@ -103,11 +107,24 @@ std::string FormatResult(const EvalOptions& options, const PerplexityResult& res
   return json.dump(2) + "\n";
 }
 
+/// Options that only one of --text and --tasks reads.
+struct OneSided {
+  std::vector<const CLI::Option*> of_tasks;
+  std::vector<const CLI::Option*> of_text;
+};
+
+Status CheckSides(const OneSided& options, bool tasks) {
+  for (const CLI::Option* option : tasks ? options.of_text : options.of_tasks) {
+    if (option->count() == 0) continue;
+    return InvalidArgument(fmt::format("{}: expected it with {}, found it with {}; leave it out",
+                                       option->get_name(), tasks ? "--text" : "--tasks",
+                                       tasks ? "--tasks" : "--text"));
+  }
+  return OkStatus();
+}
+
 Result<int> Eval(EvalOptions options) {
   if (options.tasks) return EvalTasks(options);
-  if (!options.kinds.empty()) {
-    return InvalidArgument("--kinds are kinds of tasks: give it with --tasks");
-  }
   if (options.context == 0) options.context = kDefaultPerplexityContext;
   PerplexityOptions perplexity;
   perplexity.context = options.context;
@@ -143,15 +160,18 @@ void AddEvalCommand(CLI::App& app, Invocation& invocation) {
                  "Held-out synthetic tasks (k3 tasks), answered greedily: the share whose answer "
                  "is right to the letter.");
   what->require_option(1);
-  command->add_option("--cases", options->cases, "With --tasks: how many of each kind.")
-      ->type_name("N")
-      ->capture_default_str()
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30).description(""));
-  AddTaskKindsOption(*command, &options->kinds);
-  command->add_option("--seed", options->seed, "With --tasks: other cases.")
-      ->transform(WholeNumber(UINT64_MAX))
-      ->type_name("N")
-      ->capture_default_str();
+  OneSided sided;
+  sided.of_tasks.push_back(
+      command->add_option("--cases", options->cases, "With --tasks: how many of each kind.")
+          ->type_name("N")
+          ->capture_default_str()
+          ->check(CLI::Range(int64_t{1}, int64_t{1} << 30).description("")));
+  sided.of_tasks.push_back(AddTaskKindsOption(*command, &options->kinds));
+  sided.of_tasks.push_back(
+      command->add_option("--seed", options->seed, "With --tasks: other cases.")
+          ->transform(WholeNumber(UINT64_MAX))
+          ->type_name("N")
+          ->capture_default_str());
   command
       ->add_option("--context", options->context,
                    fmt::format("With --text: tokens in a window; each window starts from nothing, "
@@ -161,17 +181,19 @@ void AddEvalCommand(CLI::App& app, Invocation& invocation) {
                                kDefaultPerplexityContext))
       ->type_name("N")
       ->check(CLI::Range(int64_t{1}, std::numeric_limits<int64_t>::max()).description(""));
-  command
-      ->add_option("--max-tokens", options->max_tokens,
-                   "Takes only the first N tokens of the text; 0: all.")
-      ->type_name("N")
-      ->capture_default_str()
-      ->check(CLI::Range(int64_t{0}, std::numeric_limits<int64_t>::max()).description(""));
-  command
-      ->add_option("--prefill-chunk", options->prefill_chunk,
-                   "Tokens to compute at once, or all. Results do not depend on it.")
-      ->type_name("N")
-      ->capture_default_str();
+  sided.of_text.push_back(
+      command
+          ->add_option("--max-tokens", options->max_tokens,
+                       "Takes only the first N tokens of the text; 0: all.")
+          ->type_name("N")
+          ->capture_default_str()
+          ->check(CLI::Range(int64_t{0}, std::numeric_limits<int64_t>::max()).description("")));
+  sided.of_text.push_back(
+      command
+          ->add_option("--prefill-chunk", options->prefill_chunk,
+                       "Tokens to compute at once, or all. Results do not depend on it.")
+          ->type_name("N")
+          ->capture_default_str());
   command->add_flag("--json", options->json, "Prints JSON, with the loss of each window.");
   AddThreadsOption(*command, &options->threads);
   command->footer(
@@ -181,8 +203,12 @@ void AddEvalCommand(CLI::App& app, Invocation& invocation) {
       "  k3 eval models/kjv --text models/kjv/heldout.txt --context 512 --max-tokens 8192\n"
       "  k3 eval models/nano --tasks\n"
       "  k3 eval models/nano --tasks --kinds look-up --context 8192 --cases 50");
-  command->callback(
-      [options, &invocation] { invocation.command = [options] { return Eval(*options); }; });
+  command->callback([options, sided, &invocation] {
+    invocation.command = [options, sided]() -> Result<int> {
+      K3_RETURN_IF_ERROR(CheckSides(sided, options->tasks));
+      return Eval(*options);
+    };
+  });
 }
 
 }  // namespace k3::cli

@@ -73,6 +73,9 @@ void PrintNotices(const GgufExportSummary& summary, bool has_tokenizer) {
 }
 
 Result<int> ExportGgufFile(const ExportGgufOptions& options) {
+  if (options.out_path == "-") {
+    return InvalidArgument("-: expected a file's name, as GGUF is not written to standard output");
+  }
   if (IsNoRegularFile(options.out_path)) {
     return InvalidArgument(options.out_path +
                            ": expected a file or a free name, found something else");
@@ -90,7 +93,15 @@ Result<int> ExportGgufFile(const ExportGgufOptions& options) {
       std::filesystem::weakly_canonical(std::filesystem::path(options.model_dir)).filename();
   exported.types = {.trunk = TrunkOf(options.trunk), .experts = ExpertsOf(options.experts)};
   exported.progress = [&](int64_t done, int64_t total) { bar.Update(done, total); };
-  K3_TRY(const GgufExportSummary summary, ExportGguf(*files, exported));
+  CatchTermination();
+  exported.should_stop = [] { return WasInterrupted(); };
+  Result<GgufExportSummary> exported_or = ExportGguf(*files, exported);
+  if (!exported_or.ok() && WasInterrupted()) {
+    bar.Clear();
+    PrintNotice(exported_or.status().message());
+    return kExitInterrupted;
+  }
+  K3_TRY(const GgufExportSummary summary, std::move(exported_or));
   bar.Clear();
   PrintNotices(summary, tokenizer.has_value());
   K3_RETURN_IF_ERROR(
@@ -107,7 +118,8 @@ void AddExportGgufCommand(CLI::App& app, Invocation& invocation) {
   CLI::App* command =
       app.add_subcommand("export-gguf", "Write a model as a GGUF file, which llama.cpp runs.");
   AddModelArgument(*command, &options->model_dir, "The model's directory.");
-  command->add_option("OUT", options->out_path, "The file to write; an old one is replaced.")
+  command
+      ->add_option("OUT", options->out_path, "The file to write; an older GGUF file is replaced.")
       ->required()
       ->type_name("FILE");
   command

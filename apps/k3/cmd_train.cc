@@ -83,7 +83,6 @@ double ForwardFlops(const train::TrainingConfig& config, const model::Parameters
 }
 
 Result<int> Train(TrainCommand options) {
-  CatchTermination();
   const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
   options.overrides.steps = options.steps;
   train::TrainerOptions trainer_options{
@@ -106,6 +105,8 @@ Result<int> Train(TrainCommand options) {
   if (trainer->validation_tokens() < 2 && config.validation.fraction > 0) {
     PrintNotice("nothing is held out, so there will be no val_loss: the data are too few");
   }
+  // Only now: until here nothing is written, and a signal may end it at once.
+  CatchTermination();
   train::TrainerHooks hooks;
   hooks.forward_flops_per_sequence = ForwardFlops(config, trainer->parameters().parameters());
   hooks.peak_flops_per_second = eval::MeasureGemmPeak(trainer->pool(), trainer->kernels()).best();

@@ -1,6 +1,7 @@
 // k3: the command line. Parses, runs one command, and turns every failure into one line on standard
 // error and an exit code (commands.h).
 
+#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -106,10 +107,17 @@ int Main(int argc, char** argv) {
 }  // namespace k3::cli
 
 int main(int argc, char** argv) {
+  // A standard stream that is closed would be the next file that is opened.
+  for (int fd = 0; fd <= 2; ++fd) {
+    // Not to be written to, so that lost output is an error.
+    if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDONLY) < 0) return k3::cli::kExitFailure;
+  }
   try {
     return k3::cli::Main(argc, argv);
   } catch (const std::bad_alloc&) {
-    k3::cli::PrintNotice("ResourceExhausted: out of memory");
+    k3::cli::PrintNotice(
+        "ResourceExhausted: out of memory; take a smaller batch, chunk, context or model, or a "
+        "machine with more");
   } catch (const std::exception& error) {
     k3::cli::PrintNotice(std::string("Internal: ") + error.what());
   }

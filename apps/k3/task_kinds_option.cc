@@ -4,10 +4,9 @@
 
 namespace k3::cli {
 
-void AddTaskKindsOption(CLI::App& command, std::vector<std::string>* names) {
-  command
-      .add_option("--kinds", *names,
-                  "Some of sum, difference, copy, reverse, sort, look-up, tool-call; else all.")
+CLI::Option* AddTaskKindsOption(CLI::App& command, std::vector<std::string>* names) {
+  return command
+      .add_option("--kinds", *names, fmt::format("Some of {}; else all.", TaskKindNames()))
       ->type_name("NAME");
 }
 
@@ -16,10 +15,8 @@ Result<std::vector<TaskKind>> ParseTaskKinds(const std::vector<std::string>& nam
   for (const std::string& name : names) {
     const std::optional<TaskKind> kind = ParseTaskKind(name);
     if (!kind.has_value()) {
-      std::string known;
-      for (TaskKind one : kTaskKinds) known += fmt::format(" {}", TaskKindName(one));
-      return InvalidArgument(
-          fmt::format("--kinds: expected some of{}, found {}", known, QuoteForMessage(name)));
+      return InvalidArgument(fmt::format("--kinds: expected some of {}, found {}", TaskKindNames(),
+                                         QuoteForMessage(name)));
     }
     kinds.push_back(*kind);
   }

@@ -11,7 +11,7 @@
 namespace k3::cli {
 
 /// `names` outlives the command.
-void AddTaskKindsOption(CLI::App& command, std::vector<std::string>* names);
+CLI::Option* AddTaskKindsOption(CLI::App& command, std::vector<std::string>* names);
 
 /// Fails with the kinds there are when a name is none of them.
 Result<std::vector<TaskKind>> ParseTaskKinds(const std::vector<std::string>& names);

@@ -57,7 +57,7 @@ struct Layout {
 
 Result<Layout> LayOut(const GgufMetadata& metadata, std::span<const GgufTensor> tensors) {
   Layout layout;
-  layout.header = "GGUF";
+  layout.header = kGgufMagic;
   Put(&layout.header, kVersion);
   Put<uint64_t>(&layout.header, tensors.size());
   Put<uint64_t>(&layout.header, static_cast<uint64_t>(metadata.count()));

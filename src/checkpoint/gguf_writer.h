@@ -37,6 +37,8 @@ std::string_view GgufTypeName(GgufType type);
 int64_t GgufBlockElements(GgufType type);
 int64_t GgufBlockBytes(GgufType type);
 
+/// The first bytes of every GGUF file.
+inline constexpr std::string_view kGgufMagic = "GGUF";
 /// Also the value to put under "general.alignment".
 inline constexpr int64_t kGgufAlignment = 32;
 /// Names and dimensions that ggml's readers accept.

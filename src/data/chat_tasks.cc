@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <ranges>
 #include <utility>
 
 #include "base/check.h"
@@ -371,6 +372,10 @@ std::string MakeRepetitions(Random& random, TaskSplit split) {
 
 std::string_view TaskKindName(TaskKind kind) {
   return std::ranges::find(kKindNames, kind, [](const auto& one) { return one.first; })->second;
+}
+
+std::string TaskKindNames() {
+  return fmt::format("{}", fmt::join(kTaskKinds | std::views::transform(TaskKindName), ", "));
 }
 
 std::optional<TaskKind> ParseTaskKind(std::string_view name) {

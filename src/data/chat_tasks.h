@@ -44,6 +44,8 @@ inline constexpr int64_t kLookUpPairsMax = 32;
 
 /// sum, difference, copy, reverse, sort, look-up or tool-call.
 std::string_view TaskKindName(TaskKind kind);
+/// All of them, with commas.
+std::string TaskKindNames();
 std::optional<TaskKind> ParseTaskKind(std::string_view name);
 
 /// Copying and look-up.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <filesystem>
 #include <span>
@@ -106,6 +107,9 @@ class ItemWriter {
   }
 
   Status Flush(std::span<const std::byte> bytes) {
+    if (exported_.should_stop && exported_.should_stop()) {
+      return Cancelled(exported_.out_path + ": interrupted, nothing is written");
+    }
     K3_RETURN_IF_ERROR(writer_.Append(bytes));
     done_ += std::ssize(bytes);
     if (exported_.progress) exported_.progress(done_, writer_.file_bytes());
@@ -149,6 +153,22 @@ Status CheckRoom(const std::string& path, int64_t bytes) {
                   path, bytes, space.available));
 }
 
+/// An old export is replaced; a file of another kind, such as a shard of the model, never.
+Status CheckReplaceable(FileSystem& files, const std::string& path) {
+  if (path.empty()) return InvalidArgument("expected the name of a file to write, found none");
+  if (!files.Exists(path)) return OkStatus();
+  K3_TRY(const std::unique_ptr<ReadableFile> old, files.OpenReadable(path));
+  std::array<std::byte, kGgufMagic.size()> start{};
+  if (old->size() == 0) return OkStatus();
+  if (old->size() >= std::ssize(start)) {
+    K3_RETURN_IF_ERROR(old->ReadAt(0, start));
+    if (std::ranges::equal(start, AsBytes(kGgufMagic))) return OkStatus();
+  }
+  return InvalidArgument(path +
+                         ": expected a free name or an older GGUF file, found a file of another "
+                         "kind; choose another name or remove it first");
+}
+
 Status CheckWhole(const Checkpoint& checkpoint) {
   const std::optional<LayerRange>& part = checkpoint.partial_layers();
   if (!part.has_value()) return OkStatus();
@@ -163,6 +183,7 @@ Status CheckWhole(const Checkpoint& checkpoint) {
 Result<GgufExportSummary> ExportGguf(FileSystem& files, const GgufExport& exported) {
   const Checkpoint& checkpoint = *exported.checkpoint;
   K3_RETURN_IF_ERROR(CheckWhole(checkpoint));
+  K3_RETURN_IF_ERROR(CheckReplaceable(files, exported.out_path));
   K3_RETURN_IF_ERROR(CheckGgufCanExpress(checkpoint.config()).WithContext(checkpoint.dir()));
   K3_TRY(const WeightStore weights, WeightStore::Bind(checkpoint, {.validate_scales = false}));
   K3_TRY(const GgufPlan plan, PlanGguf(weights, exported.types));

@@ -34,6 +34,8 @@ struct GgufExport {
   GgufTypes types;
   /// Told the bytes written so far and in all; may be empty.
   std::function<void(int64_t done, int64_t total)> progress;
+  /// Asked now and then; true ends the export with Cancelled, and nothing is left. May be empty.
+  std::function<bool()> should_stop;
 };
 
 struct GgufExportSummary {

@@ -318,12 +318,34 @@ TEST_F(GgufExportTest, AFullDiskLeavesNothingBehind) {
                             .out_path = dir_ + "/out.gguf",
                             .name = "test",
                             .types = {},
-                            .progress = {}};
+                            .progress = {},
+                            .should_stop = {}};
   for (const int64_t allowed : {0, 1, 2, 50, 200}) {
     FaultyFiles files(FaultyFiles::Fault::kShortWrite, allowed);
     const Result<GgufExportSummary> summary = ExportGguf(files, exported);
     EXPECT_EQ(summary.status().code(), StatusCode::kResourceExhausted) << allowed;
     EXPECT_TRUE(files_->List(dir_)->empty()) << allowed;
+  }
+}
+
+TEST_F(GgufExportTest, WhatIsStoppedLeavesTheOldFile) {
+  const Checkpoint checkpoint = *Checkpoint::Open(kKjv);
+  Export(checkpoint, {});
+  const int64_t whole = summary_.file_bytes;
+  const std::vector<std::string> before = *files_->List(dir_);
+  GgufExport exported{.checkpoint = &checkpoint,
+                      .tokenizer = nullptr,
+                      .out_path = dir_ + "/" + before[0],
+                      .name = "test",
+                      .types = {},
+                      .progress = {},
+                      .should_stop = {}};
+  for (const int stop_at : {0, 1, 7}) {
+    int asked = 0;
+    exported.should_stop = [&] { return asked++ == stop_at; };
+    EXPECT_EQ(ExportGguf(*files_, exported).status().code(), StatusCode::kCancelled) << stop_at;
+    EXPECT_EQ(*files_->List(dir_), before);
+    EXPECT_EQ((*files_->OpenReadable(exported.out_path))->size(), whole);
   }
 }
 

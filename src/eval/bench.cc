@@ -73,12 +73,16 @@ Status CheckOptions(const BenchOptions& o, const ModelConfig& config) {
         "bench: expected at least 1 prompt token, generated token, repeat and "
         "chunk, and a depth of 0 or more");
   }
-  const int64_t total = o.depth_tokens + o.prompt_tokens + o.generated_tokens;
-  if (total > config.context_max) {
-    return InvalidArgument(
-        fmt::format("bench: depth, prompt and generated tokens are {} together, "
-                    "more than the model's context of {}",
-                    total, config.context_max));
+  // One after the other, as their sum may be more than a number holds.
+  int64_t left = config.context_max;
+  for (const int64_t tokens : {o.depth_tokens, o.prompt_tokens, o.generated_tokens}) {
+    if (tokens > left) {
+      return InvalidArgument(
+          fmt::format("bench: expected depth, prompt and generated tokens within the model's "
+                      "context of {}, found {}, {} and {}; take fewer",
+                      config.context_max, o.depth_tokens, o.prompt_tokens, o.generated_tokens));
+    }
+    left -= tokens;
   }
   return OkStatus();
 }

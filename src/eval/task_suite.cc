@@ -46,10 +46,25 @@ std::string Example(const ChatTask& task, const ParsedAnswer& found) {
                      QuoteForMessage(task.answer), QuoteForMessage(found.content));
 }
 
-Result<int64_t> PromptTokens(const Engine& engine, const ChatTask& task) {
-  K3_TRY(const ChatRequest request, ParsePrompt(task, TaskTurn::kAnswer));
-  K3_TRY(const std::vector<int32_t> ids, EncodeChat(engine, request));
+Result<int64_t> RequestTokens(const Engine& engine, const Result<ChatRequest>& request) {
+  K3_RETURN_IF_ERROR(request.status());
+  K3_TRY(const std::vector<int32_t> ids, EncodeChat(engine, *request));
   return std::ssize(ids);
+}
+
+Result<int64_t> PromptTokens(const Engine& engine, const ChatTask& task) {
+  return RequestTokens(engine, ParsePrompt(task, TaskTurn::kAnswer));
+}
+
+/// Whether the model's context has room for the whole task, its answer included: a score without
+/// it would say nothing.
+Status CheckRoom(const Engine& engine, const ChatTask& task, int64_t context) {
+  K3_TRY(const int64_t tokens,
+         RequestTokens(engine, ParseChatRequest(task.request, "synthetic task")));
+  if (tokens <= engine.config().context_max) return OkStatus();
+  return InvalidArgument(fmt::format(
+      "a task of {} tokens with its answer does not fit into the model's context of {}{}", tokens,
+      engine.config().context_max, context > 0 ? "; take a smaller --context" : ""));
 }
 
 /// Case n with as many distractors as fit into the context, if there is one.
@@ -115,6 +130,11 @@ Result<std::vector<TaskScore>> RunTaskSuite(Engine& engine, const TaskSuiteOptio
                       TaskKindName(kind)));
     }
   }
+  if (options.context > engine.config().context_max) {
+    return InvalidArgument(
+        fmt::format("--context: expected at most the model's context of {}, found {}",
+                    engine.config().context_max, options.context));
+  }
   std::vector<TaskScore> scores;
   Session session(engine, Session::Boundaries::kKept);
   const int64_t total = options.cases_count * std::ssize(options.kinds);
@@ -125,6 +145,7 @@ Result<std::vector<TaskScore>> RunTaskSuite(Engine& engine, const TaskSuiteOptio
                                   {.kinds = {kind}, .pairs_min = kLookUpPairsMax});
     for (int64_t n = 0; n < options.cases_count; ++n) {
       K3_TRY(const ChatTask task, MakeCase(engine, generator, n, options.context));
+      K3_RETURN_IF_ERROR(CheckRoom(engine, task, options.context));
       K3_RETURN_IF_ERROR(Score(session, task, options.max_tokens, score));
       if (options.progress) options.progress(++done, total);
     }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <new>
 
 #include "base/arithmetic.h"
 #include "base/check.h"
@@ -23,7 +24,7 @@ AlignedBytes AllocateAligned(int64_t bytes) {
   const int64_t alignment = huge ? kHugePage : kAlignment;
   const int64_t size = RoundUp(std::max<int64_t>(bytes, 1), alignment);
   void* p = std::aligned_alloc(static_cast<size_t>(alignment), static_cast<size_t>(size));
-  K3_CHECK(p != nullptr, "out of memory");
+  if (p == nullptr) throw std::bad_alloc();  // as operator new does
   if (huge) madvise(p, static_cast<size_t>(size), MADV_HUGEPAGE);
   return AlignedBytes(static_cast<std::byte*>(p));
 }

@@ -221,7 +221,6 @@ Result<MappedFile> MappedFile::Open(const std::string& path) {
 }
 
 void MappedFile::MapResident(int64_t begin, int64_t end) const {
-#ifdef MADV_POPULATE_READ
   const int64_t page = sysconf(_SC_PAGESIZE);
   begin = begin / page * page;
   end = std::min(end, size_);
@@ -242,9 +241,6 @@ void MappedFile::MapResident(int64_t begin, int64_t end) const {
       return;
     }
   }
-#else
-  (void)begin, (void)end;
-#endif
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept

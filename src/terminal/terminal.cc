@@ -207,6 +207,7 @@ void CatchInterrupt() { CatchSignal(SIGINT); }
 void CatchTermination() {
   CatchSignal(SIGINT);
   CatchSignal(SIGTERM);
+  CatchSignal(SIGHUP);
 }
 
 bool WasInterrupted() { return interrupted != 0; }

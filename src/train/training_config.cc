@@ -153,7 +153,9 @@ class Reader {
     std::vector<TaskKind> kinds;
     for (const std::string& name : Strings(tasks, "kinds")) {
       const std::optional<TaskKind> kind = ParseTaskKind(name);
-      if (!kind.has_value()) tasks.Fail("kinds", "kinds of tasks", QuoteForMessage(name));
+      if (!kind.has_value()) {
+        tasks.Fail("kinds", fmt::format("some of {}", TaskKindNames()), QuoteForMessage(name));
+      }
       if (kind.has_value()) kinds.push_back(*kind);
     }
     if (!kinds.empty()) c.data.task_kinds = std::move(kinds);
@@ -303,6 +305,10 @@ Status CheckTogether(const TrainingConfig& c, const std::string& where) {
     return fail(fmt::format("steps: expected a number from 1 to {}, found {}",
                             limits::kTrainingStepsMax, c.steps));
   }
+  if (c.primer_steps > c.steps) {
+    return fail(fmt::format("primer_steps: expected at most the run's {} steps, found {}", c.steps,
+                            c.primer_steps));
+  }
   if (c.sequence_length > m.context_max) {
     return fail(fmt::format("sequence_length: expected at most the model's context of {}, found {}",
                             m.context_max, c.sequence_length));
@@ -362,6 +368,16 @@ std::string TrainingConfig::Identity() const {
   add("steps", steps);
   add("seed", static_cast<int64_t>(seed));
   add("primer_steps", primer_steps);
+  if (primer_steps > 0) {
+    // The primer is made, not read, so that nothing else tells another one from it.
+    std::string kinds;
+    for (const TaskKind kind : data.task_kinds) kinds += std::string(TaskKindName(kind)) + " ";
+    add("primer.kinds", kinds);
+    add("primer.turns", data.conversation_shape.turns_max);
+    add("primer.distractors", data.conversation_shape.distractors_max);
+    add("primer.words", data.conversation_shape.words_max);
+    add("primer.made_up_names", data.conversation_shape.makes_up_names);
+  }
   add("optimizer.kind", std::string(optimizer.kind == OptimizerKind::kMuon ? "muon" : "adamw"));
   add("optimizer.learning_rate", double{learning_rate});
   add("optimizer.min_share", double{min_learning_rate_share});

@@ -5,6 +5,7 @@
 #include "base/limits.h"
 #include "data/chat_tasks.h"
 #include "data/corpus_files.h"
+#include "sys/machine.h"
 
 namespace k3::train {
 namespace {
@@ -58,14 +59,32 @@ Status AddTexts(FileSystem& files, const Tokenizer& tokenizer, const TrainingCon
   return OkStatus();
 }
 
+/// Refuses what would not fit into half of the free memory, before it is made. A token has its id
+/// and whether it is learned; a vector that grows holds it twice for a moment.
+Status CheckRoom(std::string_view what, int64_t count, double tokens) {
+  constexpr double kBytesEach = 2 * (sizeof(int32_t) + sizeof(uint8_t));
+  const int64_t available = ReadMemoryFacts().available_bytes;
+  if (available <= 0 || tokens * kBytesEach <= static_cast<double>(available) / 2)
+    return OkStatus();
+  return ResourceExhausted(fmt::format(
+      "{}: {} of them need about {:.0f} MB, this machine has {} MB to spare; make fewer", what,
+      count, tokens * kBytesEach * 1e-6, available / 2'000'000));
+}
+
 Status AddTasks(const Tokenizer& tokenizer, const TrainingConfig& config, TaskSplit split,
                 int64_t count, Corpus& corpus) {
   const TaskGenerator generator(config.seed, split, {.kinds = config.data.task_kinds});
+  const int64_t before = corpus.tokens_count();
   for (int64_t n = 0; n < count; ++n) {
     const TaskConversation conversation =
         generator.MakeConversation(n, config.data.conversation_shape);
     K3_RETURN_IF_ERROR(AddChat(tokenizer, TaskLine(conversation),
                                fmt::format("synthetic conversation {}", n), corpus));
+    constexpr int64_t kSample = 256;
+    if (n + 1 == kSample) {
+      const double each = static_cast<double>(corpus.tokens_count() - before) / kSample;
+      K3_RETURN_IF_ERROR(CheckRoom("tasks.count", count, each * static_cast<double>(count)));
+    }
   }
   return OkStatus();
 }
@@ -77,6 +96,7 @@ Status AddPrimer(const Tokenizer& tokenizer, const TrainingConfig& config, Corpu
   // Packing drops up to a sequence's length at both of its ends.
   const int64_t tokens =
       config.primer_steps * config.tokens_per_step() + 2 * config.sequence_length;
+  K3_RETURN_IF_ERROR(CheckRoom("primer_steps", config.primer_steps, static_cast<double>(tokens)));
   for (int64_t n = 0; corpus.tokens_count() < tokens; ++n) {
     K3_RETURN_IF_ERROR(AddText(tokenizer, generator.MakePrimer(n, config.data.conversation_shape),
                                fmt::format("primer {}", n), {}, corpus));

@@ -8,7 +8,7 @@ import subprocess
 import struct
 
 import k3_binary
-from k3_binary import INDEX, KJV, TINY
+from k3_binary import INDEX, KJV, NANO, TINY
 
 PREFIX = "language_model.model."
 NORM = PREFIX + "layers.2.input_layernorm.weight"
@@ -46,6 +46,20 @@ class BadModelTest(k3_binary.BinaryTest):
         data = bytearray(data)
         data[header[tensor]["data_offsets"][0] + offset] = value
         k3_binary.write_shard(shard, header, bytes(data))
+
+    def test_bench_lengths_that_no_context_holds(self):
+        for words in (("--depth", str(2**63 - 1)), ("--depth", "9" * 20), ("--gen", str(2**63 - 1)),
+                      ("--prompt", str(2**63 - 1)), ("--depth", "1048576"),
+                      ("--depth", str(2**63 - 1), "--depth-fill", "prefill")):
+            with self.subTest(words):
+                self.refuse("bench", NANO, "--no-yardsticks", *words, says=("context", "1048576"))
+
+    def test_a_closed_standard_output_is_an_error(self):
+        for words in (("tasks", "--count", "3"), ("tokenize", NANO, "a b")):
+            with self.subTest(words):
+                result = self.k3(*words, preexec_fn=lambda: os.close(1), stdout=None)
+                self.assertEqual(result.returncode, 1)
+                self.assertIn(b"standard output", result.stderr)
 
     def test_a_truncated_shard(self):
         name = "model-00002-of-00003.safetensors"

@@ -16,6 +16,14 @@ def limit_file_size():
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 
 
+def read_all(directory):
+    found = {}
+    for name in sorted(os.listdir(directory)):
+        with open(os.path.join(directory, name), "rb") as stream:
+            found[name] = stream.read()
+    return found
+
+
 class ExportGgufTest(k3_binary.BinaryTest):
     def export(self, model, *words):
         out = self.path("out.gguf")
@@ -86,6 +94,21 @@ class ExportGgufTest(k3_binary.BinaryTest):
         self.refuse("export-gguf", KJV, self.path("out"), "--trunk", "q4", code=2, says=("q4",))
         self.refuse("export-gguf", self.path("none"), self.path("out"), says=("NotFound",))
         self.assertEqual(os.listdir(self.scratch), [])
+
+    def test_only_an_older_export_is_replaced(self):
+        model = self.copy_model(KJV)
+        before = read_all(model)
+        for name in os.listdir(model):
+            self.refuse("export-gguf", model, os.path.join(model, name),
+                        says=("InvalidArgument", name, "another kind"))
+        self.assertEqual(read_all(model), before)
+        os.symlink(os.path.join(model, "config.json"), self.path("link"))
+        self.refuse("export-gguf", model, self.path("link"), says=("another kind",))
+        out = self.path("out")
+        self.succeed("export-gguf", model, out)
+        self.succeed("export-gguf", model, out, "--trunk", "f32")
+        self.refuse("export-gguf", model, "-", says=("InvalidArgument", "standard output"))
+        self.refuse("export-gguf", model, "", says=("InvalidArgument", "found none"))
 
     def test_a_disk_that_fills_up_leaves_nothing(self):
         self.refuse("export-gguf", KJV, self.path("out"), says=(self.path("out"),),

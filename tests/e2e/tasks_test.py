@@ -1,6 +1,7 @@
 """k3 tasks and k3 eval --tasks: what is written, and how answers are counted."""
 
 import json
+import os
 
 import k3_binary
 from k3_binary import KJV, NANO
@@ -49,8 +50,14 @@ class TasksTest(k3_binary.BinaryTest):
                     says=("does not fit", "100"))
         self.refuse("eval", KJV, "--tasks", "--context", "900", "--kinds", "copy", "sum",
                     says=("sum", "copy and look-up"))
-        self.refuse("eval", KJV, "--text", KJV + "/heldout.txt", "--kinds", "copy",
-                    says=("--kinds", "--tasks"))
+        for words in (("--kinds", "copy"), ("--cases", "5"), ("--seed", "2")):
+            self.refuse("eval", KJV, "--text", KJV + "/heldout.txt", *words,
+                        says=(words[0], "--tasks"))
+        for words in (("--max-tokens", "5"), ("--prefill-chunk", "all")):
+            self.refuse("eval", KJV, "--tasks", *words, says=(words[0], "--text"))
+        for context in (1048577, 10**10, 2**63 - 1):
+            self.refuse("eval", NANO, "--tasks", "--context", str(context),
+                        says=("--context", "1048576"))
         self.refuse("tasks", "--kinds", "product", says=("--kinds", "product", "sum"))
         self.refuse("tasks", "--count", "-1", code=2, says=("--count",))
         self.refuse("eval", KJV, code=2, says=("--text", "--tasks"))
@@ -66,7 +73,19 @@ class TasksTest(k3_binary.BinaryTest):
             self.assertIn("expected", score["wrong_example"])
         self.assertEqual(scores["tasks"]["tool-call"]["right_calls"], 0)
 
+    def test_a_context_without_room_for_answers_is_refused(self):
+        model = self.copy_model(NANO)
+        k3_binary.edit_json(os.path.join(model, "config.json"), lambda config: config[
+            "text_config"].update({"max_position_embeddings": 200}))
+        words = ("eval", model, "--tasks", "--cases", "3", "--kinds", "copy", "--context")
+        self.refuse(*words, "200", says=("with its answer", "200", "smaller --context"))
+        self.succeed(*words, "150")
+
     def test_prompts_are_filled(self):
+        # A kind given twice is asked once.
+        twice = json.loads(self.succeed("eval", NANO, "--tasks", "--cases", "2", "--kinds", "sum",
+                                        "sum", "copy", "--json").stdout)
+        self.assertEqual(list(twice["tasks"]), ["sum", "copy"])
         for context in (700, 1500):
             scores = json.loads(self.succeed("eval", NANO, "--tasks", "--cases", "3", "--context",
                                              str(context), "--json").stdout)

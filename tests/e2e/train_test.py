@@ -297,6 +297,10 @@ class TrainTest(k3_binary.BinaryTest):
         refuse("tasks.words", tasks={"count": 1, "words": 7})
         refuse("tasks.made_up_names", tasks={"count": 1, "made_up_names": 1})
         refuse("primer_steps", primer_steps=-1)
+        refuse("primer_steps", "at most", primer_steps=7, steps=6)
+        refuse("ResourceExhausted", "tasks.count", tasks={"count": 10**8})
+        refuse("ResourceExhausted", "primer_steps", primer_steps=10**5, steps=10**5,
+               batch_sequences=16384, sequence_length=1024)
         refuse("regular file", more=("--text", self.scratch))
         refuse("steps", more=("--steps", "0"))
         refuse("steps", more=("--steps", str(2**62)))
@@ -336,6 +340,20 @@ class TrainTest(k3_binary.BinaryTest):
             stream.write(b"more of it\n" + read(KJV, "heldout.txt")[:TEXT_BYTES])
         self.refuse(*self.words(config, "run", "--resume"), says=("training data are others",))
         self.assertEqual(everything(run), before)
+
+    def test_another_primer_is_another_run(self):
+        def primed(name, **tasks):
+            return self.config(name, steps=4, primer_steps=3, tasks={"count": 0, **tasks})
+        run = self.train(primed("one.json", kinds=["sum"]), "run", "--stop-at", "2")
+        for says, tasks in (("primer.kinds", {"kinds": ["copy", "sort"]}),
+                            ("primer.made_up_names", {"kinds": ["sum"], "made_up_names": True}),
+                            ("primer.words", {"kinds": ["sum"], "words": 20}),
+                            ("primer.turns", {"kinds": ["sum"], "turns": 2}),
+                            ("primer.distractors", {"kinds": ["sum"], "distractors": 2})):
+            with self.subTest(says):
+                self.refuse(*self.words(primed("other.json", **tasks), run, "--resume"),
+                            says=(says,))
+        self.train(primed("one.json", kinds=["sum"]), run, "--resume")
 
     def test_damaged_files_of_a_run(self):
         config = self.config(steps=4)
