@@ -8,7 +8,7 @@ import statistics
 import subprocess
 from typing import Any
 
-from compare_report import Case, CompareError
+from compare_report import Case, CompareError, InputError
 
 BENCH = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.join("node_modules", "@node-llama-cpp", "linux-x64")
@@ -66,9 +66,13 @@ class K3:
     """Our engine. Depth is filled with random state of the right size."""
 
     def __init__(self, path: str, model: str, threads: int) -> None:
-        if not os.access(path, os.X_OK):
-            raise CompareError(f"{path}: expected the k3 program, found none; build it with `make` "
-                               "or name another with --k3")
+        found = ("none" if not os.path.exists(path) else
+                 "a directory" if os.path.isdir(path) else
+                 "a special file" if not os.path.isfile(path) else
+                 "a file that is not executable" if not os.access(path, os.X_OK) else None)
+        if found is not None:
+            raise InputError(f"{path}: expected the k3 program, found {found}; build it with `make` "
+                             "or name another with --k3")
         self.path, self.model, self.threads = path, model, threads
 
     def export(self, out: str, *options: str) -> None:

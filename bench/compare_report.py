@@ -18,6 +18,10 @@ class CompareError(Exception):
     """What a user can read and mend."""
 
 
+class InputError(CompareError):
+    """What is wrong with what the user gave."""
+
+
 @dataclass(frozen=True)
 class Case:
     """One process of each engine a round: a prompt, then generated tokens, at a depth."""

@@ -2,7 +2,8 @@
 between the markers of docs/ablations.md, and plots. Python's standard library only.
 
 A number is taken from runs that finished; what a run measured before it failed is in results.json
-and in the plots, and its message in the table.
+and in the plots, and its message in the table. A run that is not there is taken from the results
+that the page has.
 """
 
 import json
@@ -12,11 +13,14 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
+import ablation_published
 import svg_plot
-from ablation_rows import ROOT, ROWS, SEEDS, AblationError, Row, row_named
+from ablation_files import Line, is_number, read_metrics, read_object, read_state, write_text
+from ablation_published import Notes, RunKey
+from ablation_rows import ROOT, ROWS, SEEDS, AblationError, Row, make_config, row_named
 from svg_plot import Chart, Point, Reference, Series
 
-Line = dict[str, Any]
+RESULTS = "results.json"
 TAIL_SHARE = 0.2  # of a run: the steps over which what varies from step to step is averaged
 FLOOR_FACTOR = 3.2
 FLOAT32_MAX_LOG10 = math.log10(3.4028235e38)  # bfloat16 has the same exponents
@@ -26,35 +30,6 @@ SITU_CAP = 100.0
 
 def run_name(row: str, seed: int) -> str:
     return f"{row}-seed{seed}"
-
-
-def read_json(path: str) -> Any:
-    """The parsed file, or None when it is not there."""
-    try:
-        with open(path, encoding="utf-8") as stream:
-            return json.load(stream)
-    except FileNotFoundError:
-        return None
-
-
-def read_metrics(path: str) -> list[Line]:
-    """One object a step. A last line that was cut off is left out."""
-    lines = []
-    try:
-        with open(path, encoding="utf-8") as stream:
-            for text in stream:
-                try:
-                    lines.append(json.loads(text))
-                except json.JSONDecodeError:
-                    break
-    except FileNotFoundError:
-        return []
-    return lines
-
-
-def last_step(path: str) -> int:
-    lines = read_metrics(path)
-    return lines[-1]["step"] if lines else 0
 
 
 def without_paths(message: str, work: str) -> str:
@@ -80,6 +55,7 @@ class Record:
     info: dict[str, Any] = field(default_factory=dict)
     lines: list[Line] = field(default_factory=list)
     evaluation: dict[str, Any] | None = None
+    published: dict[str, Any] | None = None  # the results' run that this one is taken from
 
     @property
     def steps(self) -> int:
@@ -88,10 +64,23 @@ class Record:
 
 def load_record(work: str, row: str, seed: int) -> Record:
     path = os.path.join(work, run_name(row, seed))
-    info = read_json(path + ".state.json") or {}
+    info = read_state(path + ".state.json")
     message = without_paths(info.get("message", ""), work)
+    evaluation = read_object(path + ".eval.json", "remove it and the run's state.json, and the run"
+                                                  " goes on")
     return Record(row, seed, info.get("state", "not run"), message, info,
-                  read_metrics(os.path.join(path, "metrics.jsonl")), read_json(path + ".eval.json"))
+                  read_metrics(os.path.join(path, "metrics.jsonl")), evaluation)
+
+
+def published_record(run: dict[str, Any]) -> Record:
+    """Without curves: the results have each run's numbers alone."""
+    info = {name: run[name] for name in ("steps", "tokens") if run.get(name) is not None}
+    return Record(run["row"], run["seed"], run["state"], run["message"], info, published=run)
+
+
+def fits_results(run: dict[str, Any]) -> bool:
+    values = run.get("values")
+    return run["seed"] is not None and isinstance(values, dict) and all(map(is_number, values.values()))
 
 
 # What a line of metrics.jsonl says of a step; None where it does not.
@@ -213,6 +202,13 @@ MEASURES: dict[str, Measure] = {
 }
 
 
+def measured(record: Record, name: str) -> float | None:
+    """One of MEASURES, of a published run as it was published."""
+    if record.published is not None:
+        return finite(record.published["values"].get(name))
+    return MEASURES[name](record)
+
+
 # Over seeds.
 
 
@@ -246,10 +242,10 @@ class Summary:
         return f"{self.mean:{mark},.{digits}f} ± {self.half_range:,.{digits}f} ({each})"
 
 
-def summarise(records: list[Record], measure: Measure) -> Summary:
+def summarise(records: list[Record], measure: str) -> Summary:
     values = {}
     for record in records:
-        value = measure(record) if record.state == "finished" else None
+        value = measured(record, measure) if record.state == "finished" else None
         if value is not None and math.isfinite(value):
             values[record.seed] = value
     return Summary(values)
@@ -311,9 +307,9 @@ def table_row(name: str, columns: tuple[Column, ...], records: Records) -> list[
     row: Row = row_named(name)
     cells = [row.label]
     for column in columns:
-        summary = summarise(records[name], MEASURES[column.measure])
+        summary = summarise(records[name], column.measure)
         if column.less_base:
-            base = summarise(records["base"], MEASURES[column.measure])
+            base = summarise(records["base"], column.measure)
             cells.append("" if name == "base" else summary.less(base).text(column.digits, True))
         else:
             cells.append(summary.text(column.digits))
@@ -355,6 +351,15 @@ def loss_chart(question: str, records: Records, **more: Any) -> Chart:
                       x_from=0.2 * steps, **more)
 
 
+WITHOUT_CURVES = {"quantisation-loss": ("rounded-after",)}  # rows of the question, by plot
+
+
+def curve_rows(plot: str) -> list[str]:
+    """The rows whose curves a plot has; it is named after its question."""
+    question = next(name for name in QUESTIONS if plot.startswith(name + "-"))
+    return [name for name in QUESTIONS[question][0] if name not in WITHOUT_CURVES.get(plot, ())]
+
+
 def balance_charts(records: Records) -> dict[str, Chart]:
     loads = [record.info["q"] for record in records["base"] if record.info.get("q")]
     floor = [Reference(FLOOR_FACTOR * math.sqrt(2 / loads[0]),
@@ -374,7 +379,7 @@ def decay_references() -> list[Reference]:
 
 
 def quantisation_references(records: Records) -> list[Reference]:
-    rounded = summarise(records["rounded-after"], eval_loss).mean
+    rounded = summarise(records["rounded-after"], "eval_loss").mean
     return [] if rounded is None else [Reference(rounded, "MXFP4 after training")]
 
 
@@ -395,7 +400,7 @@ def charts(records: Records) -> dict[str, Chart]:
     for question in QUESTIONS:
         if question != "quantisation":
             drawn[f"{question}-loss"] = loss_chart(question, records)
-    drawn["quantisation-loss"] = loss_chart("quantisation", records, leave_out=("rounded-after",),
+    drawn["quantisation-loss"] = loss_chart("quantisation", records, leave_out=WITHOUT_CURVES["quantisation-loss"],
                                             references=quantisation_references(records))
     return drawn
 
@@ -408,12 +413,15 @@ def results(records: Records) -> dict[str, Any]:
     runs, rows = [], {}
     for name, of_row in records.items():
         rows[name] = {}
-        for measure_name, measure in MEASURES.items():
+        for measure in MEASURES:
             summary = summarise(of_row, measure)
             if summary.values:
-                rows[name][measure_name] = {"mean": summary.mean, "half_range": summary.half_range,
+                rows[name][measure] = {"mean": summary.mean, "half_range": summary.half_range,
                                             "seeds": summary.values}
         for record in of_row:
+            if record.published is not None:
+                runs.append(record.published)
+                continue
             values = {key: finite(measure(record)) for key, measure in MEASURES.items()}
             runs.append({"row": name, "seed": record.seed, "state": record.state,
                          "message": record.message, "steps": record.info.get("steps"),
@@ -434,12 +442,6 @@ def fill_page(page: str, tables: dict[str, str]) -> str:
     return page
 
 
-def write_text(path: str, content: str) -> None:
-    with open(path + ".partial", "w", encoding="utf-8") as stream:
-        stream.write(content)
-    os.replace(path + ".partial", path)
-
-
 def write_page(docs: str, tables: dict[str, str], files: dict[str, str]) -> str:
     """Fills the page's tables and writes the files beside it; what was written, for people."""
     page_path = os.path.join(docs, "ablations.md")
@@ -447,12 +449,19 @@ def write_page(docs: str, tables: dict[str, str], files: dict[str, str]) -> str:
         with open(page_path, encoding="utf-8") as stream:
             page = fill_page(stream.read(), tables)
     except OSError as error:
-        raise AblationError(f"{page_path}: {error.strerror}") from error
+        raise AblationError(f"{page_path}: {error.strerror}; name the page's directory with"
+                            " --docs") from error
+    except UnicodeDecodeError as error:
+        raise AblationError(f"{page_path}: expected UTF-8 ({error}); restore it") from error
     folder = os.path.join(docs, "ablations")
-    os.makedirs(folder, exist_ok=True)
-    for name, content in files.items():
-        write_text(os.path.join(folder, name), content)
-    write_text(page_path, page)
+    try:
+        os.makedirs(folder, exist_ok=True)
+        for name, content in files.items():
+            write_text(os.path.join(folder, name), content)
+        write_text(page_path, page)
+    except OSError as error:
+        raise AblationError(f"{error.filename or folder}: {error.strerror}; make it writable or name"
+                            " another page with --docs") from error
     return f"{page_path}, {folder}"
 
 
@@ -460,12 +469,76 @@ def json_text(value: Any) -> str:
     return json.dumps(value, indent=1, allow_nan=False) + "\n"
 
 
-def write_report(work: str, docs: str) -> int:
-    records = {row.name: [load_record(work, row.name, seed) for seed in SEEDS] for row in ROWS}
-    if not any(record.lines for of_row in records.values() for record in of_row):
-        raise AblationError(f"{work}: no runs; make them with `tools/ablations.py run all`")
-    pictures = {f"{name}.svg": svg_plot.render(chart) for name, chart in charts(records).items()}
-    written = write_page(docs, {name: table(name, records) for name in QUESTIONS},
-                         {"results.json": json_text(results(records)), **pictures})
-    print(f"{written}: {sum(len(of_row) for of_row in records.values())} runs")
+def why_left_out(local: Record, steps: int) -> str:
+    """What keeps a run in --work from the page, or nothing."""
+    if local.state != "not run" and local.steps != steps:
+        return (f"has {local.steps} steps, and the page's runs of it have {steps};"
+                " `report --steps N --docs DIR` makes a page of others")
+    if local.state != "finished":
+        return ""
+    if not local.lines or local.lines[-1]["step"] < steps:
+        return (f"finished, but its metrics.jsonl does not reach step {steps}; remove its state.json"
+                " and its directory, and it is made again")
+    if row_named(local.row).evaluated and local.evaluation is None:
+        return "finished, but its eval.json is gone; remove its state.json, and it is measured again"
+    return ""
+
+
+def choose_record(local: Record, published: dict[RunKey, dict[str, Any]], steps: int, path: str,
+                  notes: Notes) -> Record:
+    """The run in --work or the published one, both of as many steps as the page says."""
+    key = (local.row, local.seed)
+    before = published.get(key)
+    fault = why_left_out(local, steps)
+    if fault:
+        notes.left_out.append(f"{run_name(*key)} {fault}")
+        local = Record(*key)
+    if ablation_published.takes_place(local.state, before):
+        if local.state == "failed" and before is not None and before["state"] == "finished":
+            notes.replaced.append(key)
+        return local
+    if before is None:
+        return local
+    if before.get("steps") != steps:
+        raise ablation_published.refuse_published(
+            path, before, f"published with {before.get('steps')} steps, expected {steps}")
+    notes.kept.append(key)
+    return published_record(before)
+
+
+def load_records(work: str, docs: str, steps: int | None, notes: Notes) -> Records:
+    path = os.path.join(docs, "ablations", RESULTS)
+    published = ablation_published.load_runs(path, fits_results)
+    return {row.name: [choose_record(load_record(work, row.name, seed), published,
+                                     make_config(row, seed, steps)["steps"], path, notes)
+                       for seed in SEEDS] for row in ROWS}
+
+
+def is_kept(plot: str, docs: str, records: Records) -> bool:
+    """Whether the plot stays as it is: one drawn anew would lose the curves of published runs."""
+    return (os.path.exists(os.path.join(docs, "ablations", f"{plot}.svg"))
+            and any(record.published is not None for name in curve_rows(plot)
+                    for record in records[name]))
+
+
+def write_report(work: str, docs: str, steps: int | None = None) -> int:
+    notes = Notes("ablations")
+    try:
+        records = load_records(work, docs, steps, notes)
+        drawn = charts(records)
+        notes.plots = [name for name in drawn if is_kept(name, docs, records)]
+        fresh = sum(record.published is None and record.state != "not run"
+                    for of_row in records.values() for record in of_row)
+        if fresh == 0:
+            raise AblationError(f"{work}: no runs that the page could take; make them with"
+                                " `tools/ablations.py run all`. Nothing was written")
+        pictures = {f"{name}.svg": svg_plot.render(chart) for name, chart in drawn.items()
+                    if name not in notes.plots}
+        written = write_page(docs, {name: table(name, records) for name in QUESTIONS},
+                             {RESULTS: json_text(results(records)), **pictures})
+    except AblationError:
+        notes.say_left_out()
+        raise
+    notes.say(work)
+    print(f"{written}: {fresh} runs, {len(notes.kept)} as published")
     return 0

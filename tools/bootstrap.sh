@@ -10,9 +10,17 @@ set -eu
 say() { printf 'bootstrap: %s\n' "$*" >&2; }
 die() { say "$@"; exit 1; }
 
-[ $# -gt 0 ] || die "usage: tools/bootstrap.sh LIST..."
+bad_input() { say "$@"; exit 2; }
+
+usage="usage: tools/bootstrap.sh LIST..."
+[ $# -gt 0 ] || bad_input "$usage"
 for list in "$@"; do
-  [ -r "$list" ] || die "$list: cannot read this package list"
+  case $list in
+    -h | --help) echo "$usage"; exit 0 ;;
+    -*) bad_input "$list: there are no options but --help" ;;
+  esac
+  [ -f "$list" ] && [ -r "$list" ] ||
+    bad_input "$list: expected a package list, found no file that can be read; name another"
 done
 
 packages=$(sed -e 's/#.*//' "$@" | tr -s ' \t\n' ' ')

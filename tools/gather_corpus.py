@@ -12,7 +12,8 @@ passes them on passes the licence on too.
     tools/gather_corpus.py --only kjv build/corpus         # one source
     tools/gather_corpus.py --list                          # the sources
 
-Nothing is written unless every chosen source can be read. Python's standard library only.
+Nothing is written unless every chosen source can be read. Ends with 0, or with 2 and a line that says
+why not. Python's standard library only.
 """
 
 import argparse
@@ -24,6 +25,7 @@ import re
 import shlex
 import subprocess
 import sys
+import zlib
 from dataclasses import dataclass
 from typing import Callable
 
@@ -61,7 +63,11 @@ def read_bytes(path):
             content = stream.read()
     except OSError as error:
         raise GatherError(f"{path}: {error.strerror}; reinstall the package that owns it") from error
-    return gzip.decompress(content) if path.endswith((".gz", ".dz")) else content
+    try:
+        return gzip.decompress(content) if path.endswith((".gz", ".dz")) else content
+    except (OSError, EOFError, zlib.error) as error:
+        raise GatherError(f"{path}: expected gzip ({error}); reinstall the package that owns"
+                          " it") from error
 
 
 def read_text(path):
@@ -152,7 +158,12 @@ class PageText(html.parser.HTMLParser):
 def pages(folder):
     def read():
         documents = []
-        for name in sorted(os.listdir(folder)):
+        try:
+            names = sorted(os.listdir(folder))
+        except OSError as error:
+            raise GatherError(f"{folder}: {error.strerror}; reinstall the package that owns"
+                              " it") from error
+        for name in names:
             if name.endswith(".html"):
                 page = PageText()
                 page.feed(read_text(os.path.join(folder, name)))
@@ -196,8 +207,12 @@ SOURCES = [
 
 
 def installed_version(package):
-    found = subprocess.run(["dpkg-query", "-W", "-f=${db:Status-Status} ${Version}", package],
-                           capture_output=True, text=True, check=False)
+    try:
+        found = subprocess.run(["dpkg-query", "-W", "-f=${db:Status-Status} ${Version}", package],
+                               capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise GatherError(f"dpkg-query: {error.strerror}; the texts are those of Debian's packages,"
+                          " gather them on a system that has it") from error
     state, _, version = found.stdout.partition(" ")
     return version if found.returncode == 0 and state == "installed" else None
 
@@ -212,7 +227,11 @@ def ensure_packages(sources, install):
         raise GatherError(f"missing packages: {' '.join(missing)}. Run `{shlex.join(command)}` as"
                           " root, or this program with --install, or choose sources with --only")
     environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
-    if subprocess.run(command, env=environment, stdout=sys.stderr, check=False).returncode != 0:
+    try:
+        done = subprocess.run(command, env=environment, stdout=sys.stderr, check=False)
+    except OSError as error:
+        raise GatherError(f"apt-get: {error.strerror}; install {' '.join(missing)} by hand") from error
+    if done.returncode != 0:
         raise GatherError(f"`{shlex.join(command)}` failed; run `apt-get update` as root first")
 
 
@@ -239,11 +258,22 @@ def join_documents(documents):
 
 def write_atomically(path, content):
     partial = f"{path}.{os.getpid()}.partial"
-    with open(partial, "wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(partial, path)
+    try:
+        with open(partial, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(partial, path)
+    finally:
+        if os.path.isfile(partial):
+            os.remove(partial)
+
+
+def check_out_dir(path):
+    if not path:
+        raise GatherError("OUTDIR: expected a directory, found an empty name")
+    if os.path.lexists(path) and not os.path.isdir(path):
+        raise GatherError(f"{path}: expected a directory, found something else; name another OUTDIR")
 
 
 def gather(sources, out_dir):
@@ -271,7 +301,8 @@ def gather(sources, out_dir):
         for name, content in outputs.items():
             write_atomically(os.path.join(out_dir, name), content)
     except OSError as error:
-        raise GatherError(f"{error.filename or out_dir}: {error.strerror}") from error
+        raise GatherError(f"{error.filename or out_dir}: {error.strerror}; name an OUTDIR that can be"
+                          " written") from error
 
 
 def choose(names):
@@ -301,11 +332,12 @@ def main():
             return 0
         if arguments.out_dir is None:
             parser.error("expected OUTDIR")
+        check_out_dir(arguments.out_dir)
         ensure_packages(sources, arguments.install)
         gather(sources, arguments.out_dir)
     except GatherError as error:
         print(f"gather_corpus: {error}", file=sys.stderr)
-        return 1
+        return 2
     return 0
 
 

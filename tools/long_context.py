@@ -9,8 +9,9 @@
 Runs stand in --work, each in NAME-seedN with its configuration, log and state beside it and one
 result a length inside. The row nano trains nothing: it measures models/nano. What is finished is
 not made again, what was interrupted goes on, and what failed is recorded with its message (--retry
-tries it once more). A measurement that is older than the weights is made again. Python's standard
-library only.
+tries it once more). A measurement that is older than the weights is made again. Where a row has no
+run in --work that came to its end, report keeps what the page has of it. Ends with 0, with 1 when
+something failed, with 2 for bad input. Python's standard library only.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import signal
 import sys
 from typing import Any
 
+import ablation_files
 import ablation_rows
 import ablations
 import long_context_report
@@ -61,7 +63,7 @@ def read_scores(path: str) -> dict[str, Any]:
             for name in ("right", "prompt_tokens"):
                 float(found["tasks"][kind][name])
         return found
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         return {"failed": f"k3 eval: unexpected answer ({type(error).__name__}: {error})"}
 
 
@@ -73,10 +75,9 @@ def measure(run: Run, length: Length) -> None:
                *long_context_rows.KINDS, "--context", str(length.context), "--cases",
                str(length.cases), "--json", "--threads", str(run.settings.threads)]
     answer = path + ".answer"
-    code = ablations.run_process(command, answer, log)
-    found = (read_scores(answer) if code == 0
-             else {"failed": f"k3 eval: {ablations.last_message(log, code)}"})
-    ablations.write_json(path, {**found, "context": length.context, "cases": length.cases})
+    failure = ablations.run_process(command, answer, log)
+    found = {"failed": f"k3 eval: {failure}"} if failure else read_scores(answer)
+    ablation_files.write_json(path, {**found, "context": length.context, "cases": length.cases})
     os.remove(answer)
     shares = [f"{kind} {found['tasks'][kind]['right']:.3f}" for kind in long_context_rows.KINDS
               if "tasks" in found]
@@ -86,7 +87,7 @@ def measure(run: Run, length: Length) -> None:
 
 def measure_all(run: Run) -> bool:
     """Whether every length has its scores, now or before."""
-    os.makedirs(run.dir, exist_ok=True)
+    ablation_files.make_directory(run.dir, "--work")
     for length in LENGTHS:
         found = long_context_rows.load_result(run.dir, length) if is_current(run, length) else None
         if found is None or ("failed" in found and run.settings.retry):
@@ -113,9 +114,9 @@ def nano_is_there() -> bool:
 
 def note_nano(run: Run) -> None:
     """The state of a run that was never trained here: its parameters are the model's own."""
-    ablations.write_json(run.path("state.json"),
-                         {"row": run.row.name, "state": "finished",
-                          "parameters": ablations.inspect_parameters(run, run.model_dir)})
+    ablation_files.write_json(run.path("state.json"),
+                              {"row": run.row.name, "state": "finished",
+                               "parameters": ablations.inspect_parameters(run, run.model_dir)})
 
 
 def ensure(settings: ablations.Settings, row: Row, seed: int) -> bool:
@@ -142,7 +143,7 @@ def chosen_rows(names: list[str]) -> list[Row]:
 def run_rows(settings: ablations.Settings, names: list[str], seeds: list[int]) -> int:
     rows = chosen_rows(names)
     ablations.check_program(settings.k3)
-    os.makedirs(settings.work, exist_ok=True)
+    ablation_files.make_directory(settings.work, "--work")
     # The seed is that of a training run: a row that has none is measured once.
     results = [ensure(settings, row, seed) for row in rows
                for seed in (seeds[:1] if row is NANO else seeds)]
@@ -165,11 +166,9 @@ def parse_arguments(words: list[str] | None) -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="the rows and what each changes")
     run = commands.add_parser("run", help="train rows and measure them at every length")
-    run.add_argument("names", nargs="+", metavar="NAME", help="rows, or all")
-    run.add_argument("--seed", type=int, action="append", help="may be repeated; 1")
-    run.add_argument("--k3", default=ablations.DEFAULT_K3, help="the program; build/release/k3")
-    run.add_argument("--threads", type=int, default=1)
-    run.add_argument("--retry", action="store_true", help="what failed is tried again")
+    ablations.add_run_options(run)
+    run.add_argument("--seed", type=ablations.whole_number(0, ablations.SEED_MAX), action="append",
+                     help="may be repeated; 1")
     report = commands.add_parser("report", help="write docs/ablations/ and the page's table")
     report.add_argument("--docs", default=os.path.join(ablation_rows.ROOT, "docs"),
                         help="the directory of ablations.md")
@@ -182,6 +181,7 @@ def parse_arguments(words: list[str] | None) -> argparse.Namespace:
 def run_arguments(arguments: argparse.Namespace) -> int:
     if arguments.command == "list":
         return list_rows()
+    ablation_files.check_directory(arguments.work, "--work")
     work = os.path.abspath(arguments.work)
     if arguments.command == "report":
         return long_context_report.write_report(work, arguments.docs)

@@ -1,20 +1,27 @@
 """From the runs of tools/long_context.py to docs/ablations: the table of "Long context without
 positions", its two plots and the numbers of both. Python's standard library only.
 
-A length that failed says so in its cell, with k3's message under "state".
+A length that failed says so in its cell, with k3's message under "state". A run that is not there is
+taken from the results that the page has.
 """
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
+import ablation_files
+import ablation_published
 import ablation_report
+import ablation_rows
 import long_context_rows
 import svg_plot
+from ablation_published import Notes, RunKey
 from ablation_rows import AblationError, Row
 from long_context_rows import KINDS, LENGTHS, NANO
 from svg_plot import BOTTOM, LEFT, RIGHT, TOP, Axis, Series
 
 TABLE = "long-context"
+RESULTS = f"{TABLE}.json"
 TITLES = {"copy": "Copying", "look-up": "Key look-up"}
 MARGIN = 0.04  # of the axis of shares, so that lines of 0 and of 1 stand clear of the frame
 X_FACTOR = 1.2  # by which the axis of tokens goes on beyond the lengths
@@ -27,6 +34,7 @@ class Record:
     seed: int
     info: dict[str, Any]
     results: list[dict[str, Any] | None]
+    published: bool = False
 
     @property
     def state(self) -> str:
@@ -39,7 +47,7 @@ class Record:
 
 def load_record(work: str, row: Row, seed: int) -> Record:
     path = long_context_rows.run_path(work, row, seed)
-    info = ablation_report.read_json(path + ".state.json") or {}
+    info = ablation_files.read_state(path + ".state.json", row is not NANO)
     info["message"] = ablation_report.without_paths(info.get("message", ""), work)
     results = [long_context_rows.load_result(path, length) for length in LENGTHS]
     for found in results:
@@ -48,9 +56,83 @@ def load_record(work: str, row: Row, seed: int) -> Record:
     return Record(row, seed, info, results)
 
 
-def load_records(work: str) -> list[Record]:
-    return [load_record(work, row, seed) for row in long_context_rows.ROWS
-            for seed in long_context_rows.seeds_of(work, row)]
+def fits_results(run: dict[str, Any]) -> bool:
+    results = run.get("results")
+    return isinstance(results, list) and all(
+        isinstance(one, dict) and (
+            one.get("state") == "missing"
+            or (one.get("state") == "failed" and isinstance(one.get("message"), str))
+            or (one.get("state") == "finished" and long_context_rows.has_scores(one)))
+        for one in results)
+
+
+def published_record(row: Row, seed: int, run: dict[str, Any], path: str) -> Record:
+    lengths = [(one.get("context"), one.get("cases")) for one in run["results"]]
+    if lengths != [(length.context, length.cases) for length in LENGTHS]:
+        raise ablation_published.refuse_published(path, run, "published with other lengths")
+    expected = None
+    if row is not NANO:
+        expected = ablation_rows.tokens_of(long_context_rows.make_config(row, seed))
+    if run["state"] in ablation_published.OVER and run.get("tokens") != expected:
+        raise ablation_published.refuse_published(
+            path, run, f"published with {run.get('tokens')} tokens, expected {expected}")
+    info = {name: run[name] for name in ("state", "message", "parameters", "tokens")
+            if run.get(name) is not None}
+    results: list[dict[str, Any] | None] = []
+    for one in run["results"]:
+        if one["state"] == "finished":
+            results.append({"tasks": one["tasks"], "seed": one.get("case_seed")})
+        else:
+            results.append({"failed": one["message"]} if one["state"] == "failed" else None)
+    return Record(row, seed, info, results, published=True)
+
+
+def progress(record: Record) -> str:
+    """Its state, which is finished once every length was measured too."""
+    unmeasured = any(found is None for found in record.results)
+    return "interrupted" if record.state == "finished" and unmeasured else record.state
+
+
+def fits_page(record: Record, notes: Notes) -> bool:
+    """Whether it was trained for as many steps as the page says."""
+    if record.state == "not run" or record.row is NANO:
+        return True
+    steps = long_context_rows.make_config(record.row, record.seed)["steps"]
+    if record.info["steps"] == steps:
+        return True
+    notes.left_out.append(f"{ablation_report.run_name(record.row.name, record.seed)} has"
+                          f" {record.info['steps']} steps, and the page's runs of it have {steps}")
+    return False
+
+
+def choose_record(local: Record, published: dict[RunKey, dict[str, Any]], path: str,
+                  notes: Notes) -> Record:
+    key = (local.row.name, local.seed)
+    before = published.get(key)
+    if not fits_page(local, notes):
+        local = Record(local.row, local.seed, {}, [None] * len(LENGTHS))
+    if ablation_published.takes_place(progress(local), before):
+        if local.state == "failed" and before is not None and before["state"] == "finished":
+            notes.replaced.append(key)
+        return local
+    if before is None:
+        return local
+    notes.kept.append(key)
+    return published_record(local.row, local.seed, before, path)
+
+
+def load_records(work: str, docs: str, notes: Notes) -> list[Record]:
+    """Those of every seed that was begun or published; where none was, of the one that a run takes
+    by itself."""
+    path = os.path.join(docs, "ablations", RESULTS)
+    published = ablation_published.load_runs(path, fits_results)
+    records = []
+    for row in long_context_rows.ROWS:
+        seeds = {*long_context_rows.seeds_of(work, row),
+                 *(seed for name, seed in published if name == row.name)}
+        for seed in sorted(seeds or long_context_rows.SEEDS):
+            records.append(choose_record(load_record(work, row, seed), published, path, notes))
+    return records
 
 
 # The table.
@@ -170,12 +252,21 @@ def results(records: list[Record], training_length: int) -> dict[str, Any]:
 
 
 def write_report(work: str, docs: str) -> int:
-    records = load_records(work)
-    if not any(record.info.get("state") or any(record.results) for record in records):
-        raise AblationError(f"{work}: no runs; make them with `tools/long_context.py run all`")
-    training_length = long_context_rows.make_config(long_context_rows.ROWS[0], 1)["sequence_length"]
-    files = {f"{TABLE}-{kind}.svg": render(records, kind, training_length) for kind in KINDS}
-    files[f"{TABLE}.json"] = ablation_report.json_text(results(records, training_length))
-    written = ablation_report.write_page(docs, {TABLE: table(records)}, files)
-    print(f"{written}: {len(records)} runs")
+    notes = Notes("long_context")
+    try:
+        records = load_records(work, docs, notes)
+        fresh = sum(not record.published and record.state != "not run" for record in records)
+        if fresh == 0:
+            raise AblationError(f"{work}: no runs that the page could take; make them with"
+                                " `tools/long_context.py run all`. Nothing was written")
+        base = long_context_rows.make_config(long_context_rows.ROWS[0], 1)
+        training_length = base["sequence_length"]
+        files = {f"{TABLE}-{kind}.svg": render(records, kind, training_length) for kind in KINDS}
+        files[RESULTS] = ablation_report.json_text(results(records, training_length))
+        written = ablation_report.write_page(docs, {TABLE: table(records)}, files)
+    except AblationError:
+        notes.say_left_out()
+        raise
+    notes.say(work)
+    print(f"{written}: {fresh} runs, {len(notes.kept)} as published")
     return 0

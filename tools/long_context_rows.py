@@ -8,9 +8,10 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+import ablation_files
 import ablation_report
 import ablation_rows
-from ablation_rows import KDA, ROOT, TEXT, Row
+from ablation_rows import KDA, ROOT, TEXT, AblationError, Row
 
 BASE_CONFIG = os.path.join(ROOT, "configs", "long-context.json")
 NANO_DIR = os.path.join(ROOT, "models", "nano")
@@ -61,22 +62,34 @@ def run_path(work: str, row: Row, seed: int) -> str:
 
 
 def seeds_of(work: str, row: Row) -> list[int]:
-    """Those that were begun; where none was, the ones that a run takes by itself."""
+    """Those that were begun; a row that has none is seed 0."""
     if row is NANO:
         return [0]
     pattern = re.compile(rf"{re.escape(row.name)}-seed(\d+)\.state\.json")
     names = os.listdir(work) if os.path.isdir(work) else []
-    found = sorted(int(match[1]) for match in map(pattern.fullmatch, names) if match)
-    return found or list(SEEDS)
+    return sorted(int(match[1]) for match in map(pattern.fullmatch, names) if match)
 
 
 def result_path(run: str, length: Length) -> str:
     return os.path.join(run, f"context-{length.context}.json")
 
 
+def has_scores(found: dict[str, Any]) -> bool:
+    """Whether every kind has its share right and the tokens of its prompts."""
+    tasks = found.get("tasks")
+    return isinstance(tasks, dict) and all(
+        isinstance(tasks.get(kind), dict)
+        and all(ablation_files.is_number(tasks[kind].get(name)) for name in ("right", "prompt_tokens"))
+        for kind in KINDS)
+
+
 def load_result(run: str, length: Length) -> dict[str, Any] | None:
     """What k3 eval found, or {"failed": message}; None when this measurement was not made."""
-    found = ablation_report.read_json(result_path(run, length))
-    if found is None or (found["context"], found["cases"]) != (length.context, length.cases):
+    path, advice = result_path(run, length), "remove it, and it is measured again"
+    found = ablation_files.read_object(path, advice)
+    if found is None or (found.get("context"), found.get("cases")) != (length.context, length.cases):
         return None
+    if not isinstance(found.get("failed"), str) and not has_scores(found):
+        raise AblationError(f"{path}: expected the shares of {', '.join(KINDS)}, or the message of a"
+                            f" failure, found neither; {advice}")
     return found

@@ -6,13 +6,25 @@
 # BUILD_DIR/crashes: add it to tests/fuzz/NAME together with the fix.
 set -eu
 
-[ $# -eq 2 ] || { echo "usage: tools/run_fuzzers.sh BUILD_DIR SECONDS" >&2; exit 2; }
+usage="usage: tools/run_fuzzers.sh BUILD_DIR SECONDS"
+bad_input() { printf 'run_fuzzers: %s\n' "$*" >&2; exit 2; }
+
+for word in "$@"; do
+  case $word in
+    -h | --help) echo "$usage"; exit 0 ;;
+    -*) bad_input "$word: there are no options but --help" ;;
+  esac
+done
+[ $# -eq 2 ] || bad_input "$usage"
+case $2 in
+  *[!0-9]* | '' | 0*) bad_input "SECONDS: expected a whole number above 0, found '$2'" ;;
+esac
 build=$1
 seconds=$2
 source=$(cd "$(dirname "$0")/.." && pwd)
 
-fuzzers=$(find "$build/src" -type f -name '*_fuzz' -perm -u+x | sort)
-[ -n "$fuzzers" ] || { echo "run_fuzzers: no fuzzer in $build/src; build preset fuzz" >&2; exit 1; }
+fuzzers=$(find "$build/src" -type f -name '*_fuzz' -perm -u+x 2>/dev/null | sort)
+[ -n "$fuzzers" ] || bad_input "no fuzzer in $build/src; build preset fuzz"
 
 mkdir -p "$build/crashes"
 count=0

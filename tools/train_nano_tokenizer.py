@@ -4,16 +4,19 @@
 It reads the texts that configs/nano-train.json trains on (tools/gather_corpus.py makes them),
 synthetic tasks, and the fixed sentences of K3's chat format, all of them without digits: so every
 digit is a token of its own, and numbers are written and added digit by digit. The words that tasks
-are made of become tokens of their own because they stand in so many tasks.
+are made of become tokens of their own because they stand in so many tasks. Ends with 2, and a line
+that says why, when it cannot be made.
 """
 
 import argparse
 import json
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import tempfile
+from typing import NoReturn
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RANKS = 2464  # and 96 control tokens: a vocabulary of 2560
@@ -23,17 +26,44 @@ TEXT_CHARACTERS = 1_500_000  # of each file: the tasks are to count as much as a
 TEXTS = ("kjv", "devils-dictionary", "us-founding-documents", "jargon-file")
 
 
+def fail(message: str) -> NoReturn:
+    print(f"train_nano_tokenizer: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
 def run(command: list[str], text: str | None = None) -> str:
     """What the command prints; ends with its message when it fails."""
-    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, input=text, capture_output=True, text=True, errors="replace",
+                              check=False)
+    except OSError as error:
+        fail(f"{command[0]}: cannot be started ({error.strerror}); build it with `make`, or name the"
+             " k3 program with --k3")
     if done.returncode != 0:
-        sys.exit(f"{command[0]} failed: {done.stderr.strip()}")
+        words = done.stderr.strip() or f"ended with code {done.returncode}, no message"
+        fail(f"{' '.join(command[:2])}: {words}")
     return done.stdout
+
+
+def read_text(path: pathlib.Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")[:TEXT_CHARACTERS]
+    except FileNotFoundError:
+        only = " ".join(f"--only {text}" for text in TEXTS)
+        fail(f"{path} is missing; make it with: tools/gather_corpus.py corpus {only}")
+    except OSError as error:
+        fail(f"{path}: {error.strerror}; name the directory of the texts with --corpus")
+    except UnicodeDecodeError as error:
+        fail(f"{path}: expected UTF-8 ({error}); make it again with tools/gather_corpus.py")
 
 
 def task_lines(k3: str, arguments: list[str]) -> list[dict]:
     """Synthetic conversations."""
-    return [json.loads(line) for line in run([k3, "tasks", *arguments]).splitlines()]
+    answer = run([k3, "tasks", *arguments])
+    try:
+        return [json.loads(line) for line in answer.splitlines()]
+    except ValueError:
+        fail(f"{k3} tasks: expected JSON lines, found {answer[:60]!r}; name the k3 program with --k3")
 
 
 def spoken(conversations: list[dict]) -> str:
@@ -57,13 +87,10 @@ def main() -> None:
     parser.add_argument("--k3", default=str(ROOT / "build/release/k3"))
     parser.add_argument("--corpus", default=str(ROOT / "corpus"))
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the scratch directory goes
     texts = []
     for name in TEXTS:
-        path = pathlib.Path(options.corpus) / f"{name}.txt"
-        if not path.exists():
-            only = " ".join(f"--only {text}" for text in TEXTS)
-            sys.exit(f"{path} is missing; make it with: tools/gather_corpus.py corpus {only}")
-        texts.append(path.read_text(encoding="utf-8")[:TEXT_CHARACTERS])
+        texts.append(read_text(pathlib.Path(options.corpus) / f"{name}.txt"))
     model = str(ROOT / "models/kjv")  # any: rendering reads no weights
     tasks = task_lines(options.k3, ["--count", str(TASKS), "--turns", "8"])
     texts.append(spoken(tasks))

@@ -20,6 +20,8 @@ import xml.etree.ElementTree as ElementTree
 
 from script_test import ROOT, SVG, TIMEOUT_S, ScriptTest
 
+import ablation_files  # noqa: E402
+import ablation_published  # noqa: E402
 import ablation_report  # noqa: E402
 import ablation_rows  # noqa: E402
 import ablations  # noqa: E402
@@ -130,15 +132,23 @@ class RunTest(RecordsTest):
             self.write(os.path.join("corpus", os.path.basename(path)), "text\n")
 
     def main(self, *words):
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        self.errors = io.StringIO()
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(self.errors):
             return ablations.main(list(words))
+
+    def refused(self, code, *expected):
+        """That a command ended with 2 and said this, in a line."""
+        self.assertEqual(code, 2)
+        for words in expected:
+            self.assertIn(words, self.errors.getvalue())
+        self.assertEqual(len(self.errors.getvalue().splitlines()), 1, self.errors.getvalue())
 
     def run_rows(self, *words, steps=5):
         return self.main("run", *words, "--steps", str(steps), "--k3", self.k3, "--corpus",
                          self.path("corpus"), "--work", self.path("work"))
 
     def state(self, name):
-        return ablation_report.read_json(self.path("work", name + ".state.json"))
+        return ablation_files.read_object(self.path("work", name + ".state.json"), "")
 
     def calls(self, name):
         with open(self.path("work", name, "calls"), encoding="utf-8") as stream:
@@ -162,7 +172,7 @@ class RunTest(RecordsTest):
         docs = self.path("docs")
         self.write("docs/ablations.md", page_with_markers())
         work = self.path("work")
-        self.assertEqual(self.main("report", "--work", work, "--docs", docs), 0)
+        self.assertEqual(self.main("report", "--work", work, "--docs", docs, "--steps", "5"), 0)
         with open(os.path.join(docs, "ablations.md"), encoding="utf-8") as stream:
             row = next(line for line in stream if "run balance-none`" in line)
         self.assertIn("seed 1: finished; seed 2: failed, Internal: step 3: expected a finite"
@@ -180,15 +190,248 @@ class RunTest(RecordsTest):
 
     def test_another_number_of_steps_is_not_mixed_in(self):
         self.assertEqual(self.run_rows("swiglu", "--seed", "1"), 0)
-        self.assertEqual(self.run_rows("swiglu", "--seed", "1", steps=6), 1)
+        self.assertEqual(self.run_rows("swiglu", "--seed", "1", steps=6), 2)
 
     def test_an_unknown_row_is_refused(self):
-        self.assertEqual(self.run_rows("balance-sometimes"), 1)
+        self.assertEqual(self.run_rows("balance-sometimes"), 2)
+
+    def test_what_is_no_program_is_refused(self):
+        os.makedirs(self.path("folder"))
+        self.write("text", "#!/bin/sh\n")
+        for path, expected in (("folder", "found a directory"), ("text", "not executable"),
+                               ("none", "not there")):
+            self.k3 = self.path(path)
+            self.refused(self.run_rows("all"), self.k3, expected, "--k3")
+        self.k3 = self.write("garbage", "\1\2")
+        os.chmod(self.k3, 0o755)
+        self.refused(self.run_rows("swiglu"), "garbage: cannot be started", "--k3")
+
+    def test_a_program_that_says_nothing_or_something_else(self):
+        for text, expected in (("exit 1", "ended with code 1, no message"),
+                               ("kill -9 $$", "ended by signal 9"),
+                               ("echo {}", "expected JSON with total.parameters, found '{}"),
+                               ("echo words", "found 'words")):
+            self.k3 = self.write("other", f"#!/bin/sh\n{text}\n")
+            os.chmod(self.k3, 0o755)
+            self.refused(self.run_rows("swiglu", "--seed", "1"), "swiglu-seed1: ", expected)
+
+    def test_the_message_is_that_of_the_last_attempt(self):
+        log = self.write("log", "k3: an old message\n")
+        found = ablations.run_process(["/bin/sh", "-c", "exit 3"], self.path("out"), log)
+        self.assertEqual(found, "ended with code 3")
+        found = ablations.run_process(["/bin/sh", "-c", "echo k3: new >&2; exit 3"],
+                                      self.path("out"), log)
+        self.assertEqual(found, "new")
+
+    def test_a_work_that_is_no_directory_is_refused(self):
+        self.write("work", "")
+        self.refused(self.run_rows("swiglu"), self.path("work"), "expected a directory", "--work")
+        report = self.main("report", "--work", self.path("work"))
+        self.refused(report, self.path("work"), "expected a directory", "--work")
+        below = self.path("work", "below")
+        found = self.main("run", "swiglu", "--k3", self.k3, "--corpus", self.path("corpus"),
+                          "--work", below)
+        self.refused(found, below, "Not a directory", "--work")
+        self.refused(self.main("report", "--work", ""), "--work", "found an empty name")
+
+    def test_a_state_file_that_is_none_is_refused(self):
+        for content, expected in (("{", "expected JSON"), ("[1]", "expected a JSON object"),
+                                  ('{"state": "finished"}', "steps: expected a whole number"),
+                                  ('{"state": "done", "steps": 5}', "expected one of running"),
+                                  ('{"state": "failed", "steps": 5, "message": 1}', "message: "),
+                                  ("{}", "state: expected")):
+            path = self.write("work/swiglu-seed1.state.json", content)
+            for found in (lambda: self.run_rows("swiglu", "--seed", "1"),
+                          lambda: self.main("report", "--work", self.path("work"))):
+                self.refused(found(), path, expected, "remove it")
+        with open(path, "wb") as stream:
+            stream.write(b"\xff")
+        self.refused(self.run_rows("swiglu", "--seed", "1"), path, "expected JSON")
+
+    def test_numbers_that_k3_would_refuse_are_refused_first(self):
+        for option, value in (("--steps", "0"), ("--seed", "-1"), ("--threads", "-3"),
+                              ("--threads", "1025"), ("--steps", "many")):
+            with self.assertRaises(SystemExit) as ended:
+                self.run_rows("swiglu", f"{option}={value}")
+            self.assertEqual(ended.exception.code, 2)
+            self.assertIn(f"argument {option}: expected a whole number", self.errors.getvalue())
+            self.assertFalse(os.path.exists(self.path("work")))
+
+    def test_a_failure_before_the_first_step_is_not_that_of_other_steps(self):
+        self.write("work/swiglu-seed1.state.json", json.dumps(
+            {"state": "failed", "message": "steps: expected 1 or more", "steps": 0}))
+        self.assertEqual(self.run_rows("swiglu", "--seed", "1"), 0)
+        self.assertEqual(self.state("swiglu-seed1")["state"], "finished")
 
 
 def page_with_markers():
     return "# Page\n" + "".join(f"<!-- table:{name} -->\nold\n<!-- end -->\nkept {name}\n"
                                 for name in ablation_report.QUESTIONS)
+
+
+class PublishedTest(RecordsTest):
+    """Reports of which some runs are only on the page."""
+
+    def setUp(self):
+        super().setUp()
+        self.write("docs/ablations.md", page_with_markers())
+
+    def write_all(self, folder, rows=ablation_rows.ROWS):
+        for row in rows:
+            for seed in ablation_rows.SEEDS:
+                self.write_finished(folder, row, seed, 3.0 + seed)
+
+    def write_finished(self, folder, row, seed, loss, steps=None):
+        steps = steps or ablation_rows.make_config(row, seed)["steps"]
+        name = os.path.join(folder, ablation_report.run_name(row.name, seed))
+        lines = [metrics_line(1, loss, (2, 3)), metrics_line(steps, loss, (1, 2))]
+        self.write(f"{name}/metrics.jsonl",
+                   "".join(json.dumps(line) + "\n" for line in lines[steps == 1:]))
+        self.write(f"{name}.eval.json", '{"nats_per_token": 3.5}')
+        self.write(f"{name}.state.json", json.dumps(
+            {"state": "finished", "message": "", "steps": steps, "tokens": 2048 * steps,
+             "q": 128.0}))
+
+    def report(self, folder, *words):
+        self.errors = io.StringIO()
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(self.errors):
+            return ablations.main(["report", "--work", self.path(folder), "--docs",
+                                   self.path("docs"), *words])
+
+    def files(self):
+        found = {"page": self.read("docs", "ablations.md")}
+        if os.path.isdir(self.path("docs", "ablations")):
+            found |= {name: self.read("docs", "ablations", name)
+                      for name in os.listdir(self.path("docs", "ablations"))}
+        return found
+
+    def test_rows_that_were_not_run_stay_to_the_byte(self):
+        self.write_all("all")
+        self.assertEqual(self.report("all"), 0)
+        self.assertEqual(self.errors.getvalue(), "")
+        before = self.files()
+        swiglu = ablation_rows.row_named("swiglu")
+        self.write_all("some", [swiglu])
+        self.assertEqual(self.report("some"), 0)
+        self.assertEqual(self.files(), before)
+        self.assertIn("kept as published", self.errors.getvalue())
+        self.assertIn("base (seeds 1, 2), ", self.errors.getvalue())
+        self.assertNotIn("swiglu", self.errors.getvalue())
+        self.assertIn("activation-loss", self.errors.getvalue())  # it has the base's curve too
+
+        self.write_finished("some", swiglu, 2, 9.0)
+        self.assertEqual(self.report("some"), 0)
+        after = self.files()
+        self.assertEqual({name for name in after if after[name] != before[name]},
+                         {"page", "results.json"})
+        self.assertIn("| 6.5000 ± 2.5000 (4.0000, 9.0000) | +2.0000 ± 2.0000 (+0.0000, +4.0000) |",
+                      after["page"])
+        # A plot whose rows were all run is drawn.
+        self.write_all("some", [ablation_rows.row_named(name)
+                                for name in ablation_report.QUESTIONS["activation"][0]])
+        self.write_finished("some", swiglu, 2, 8.0)
+        self.assertEqual(self.report("some"), 0)
+        self.assertNotEqual(self.files()["activation-loss.svg"], before["activation-loss.svg"])
+        self.assertEqual(self.files()["muon-loss.svg"], before["muon-loss.svg"])
+
+    def test_nothing_run_writes_nothing(self):
+        self.write_all("all")
+        self.report("all")
+        before = self.files()
+        self.assertEqual(self.report("none"), 2)
+        self.assertIn("no runs", self.errors.getvalue())
+        self.write("begun/base-seed1.state.json",
+                   '{"state": "interrupted", "steps": 250, "message": "after step 3"}')
+        self.assertEqual(self.report("begun"), 2)
+        self.assertEqual(self.files(), before)
+
+    def test_the_page_of_the_project_is_what_its_results_say(self):
+        docs = os.path.join(ROOT, "docs")
+        notes = ablation_published.Notes("test")
+        records = ablation_report.load_records(self.path("none"), docs, None, notes)
+        self.assertEqual(len(notes.kept), len(ablation_rows.ROWS) * len(ablation_rows.SEEDS))
+        with open(os.path.join(docs, "ablations.md"), encoding="utf-8") as stream:
+            page = stream.read()
+        tables = {name: ablation_report.table(name, records) for name in ablation_report.QUESTIONS}
+        self.assertEqual(ablation_report.fill_page(page, tables), page)
+        with open(os.path.join(docs, "ablations", "results.json"), encoding="utf-8") as stream:
+            self.assertEqual(ablation_report.json_text(ablation_report.results(records)),
+                             stream.read())
+        for plot in ablation_report.charts(records):
+            self.assertTrue(ablation_report.is_kept(plot, docs, records), plot)
+
+    def test_runs_of_other_steps_are_left_out_unless_they_are_asked_for(self):
+        row = ablation_rows.row_named("swiglu")
+        self.write_finished("work", row, 1, 3.0, steps=4)
+        self.write_finished("work", row, 2, 4.0)
+        self.assertEqual(self.report("work"), 0)
+        self.assertIn("left out: swiglu-seed1 has 4 steps, and the page's runs of it have 250",
+                      self.errors.getvalue())
+        self.assertIn("| 4.0000 (seed 2 alone) |", self.files()["page"])
+        self.assertIn("seed 1: not run; seed 2: finished", self.files()["page"])
+        before = self.files()
+        os.remove(self.path("work", "swiglu-seed2.state.json"))
+        self.assertEqual(self.report("work"), 2)
+        self.assertEqual(self.files(), before)
+        # Asked for, they do not stand beside what was published with other steps.
+        self.assertEqual(self.report("work", "--steps", "4"), 2)
+        self.assertIn("swiglu, seed 2: published with 250 steps, expected 4", self.errors.getvalue())
+        self.assertEqual(self.files(), before)
+        os.remove(self.path("docs", "ablations", "results.json"))
+        self.assertEqual(self.report("work", "--steps", "4"), 0)
+        self.assertIn("| 3.0000 (seed 1 alone) |", self.files()["page"])
+
+    def test_a_failure_that_takes_a_published_place_is_said(self):
+        self.write_all("all")
+        self.report("all")
+        self.write("failed/swiglu-seed1.state.json",
+                   '{"state": "failed", "steps": 250, "message": "no luck"}')
+        self.assertEqual(self.report("failed"), 0)
+        self.assertIn("give way to runs that failed", self.errors.getvalue())
+        self.assertIn("swiglu (seed 1)", self.errors.getvalue())
+        self.assertIn("seed 1: failed, no luck; seed 2: finished", self.files()["page"])
+
+    def test_a_finished_run_without_its_measurements_is_left_out(self):
+        self.write_all("all")
+        self.report("all")
+        before = self.files()
+        for gone, expected in (("swiglu-seed1/metrics.jsonl", "does not reach step 250"),
+                               ("qat-seed2.eval.json", "its eval.json is gone")):
+            os.remove(self.path("all", gone))
+            self.assertEqual(self.report("all"), 0)
+            self.assertIn(expected, self.errors.getvalue())
+            self.assertEqual(self.files(), before)
+
+    def test_results_and_metrics_that_are_none_are_refused(self):
+        self.write_all("all")
+        good = {"row": "base", "seed": 1, "state": "finished", "message": "", "steps": 250,
+                "values": {}}
+        contents = ["{", "[]", "{}", '{"runs": [1]}'] + [
+            json.dumps({"runs": [{**good, **change}]})
+            for change in ({"values": {"val_loss": "x"}}, {"seed": None}, {"state": "?"},
+                           {"steps": "250"}, {"message": None})]
+        for content in contents:
+            path = self.write("docs/ablations/results.json", content)
+            before = self.files()
+            self.assertEqual(self.report("all"), 2, content)
+            self.assertIn(path, self.errors.getvalue())
+            self.assertIn("git checkout", self.errors.getvalue())
+            self.assertEqual(self.files(), before)
+        os.remove(path)
+        for line in ("1", '{"val_loss": 1}', '{"step": 1, "health": [1]}', '{"step": "1"}'):
+            path = self.write("all/base-seed1/metrics.jsonl", line + "\n")
+            self.assertEqual(self.report("all"), 2, line)
+            self.assertIn(f"{path}: line 1: expected", self.errors.getvalue())
+
+    def test_a_page_that_cannot_be_written_is_refused(self):
+        self.write_all("all")
+        self.write("docs/ablations", "")
+        self.assertEqual(self.report("all"), 2)
+        self.assertIn(self.path("docs", "ablations"), self.errors.getvalue())
+        os.remove(self.path("docs", "ablations.md"))
+        os.remove(self.path("docs", "ablations"))
+        self.assertEqual(self.report("all"), 2)
+        self.assertIn("--docs", self.errors.getvalue())
 
 
 class ReportTest(RecordsTest):

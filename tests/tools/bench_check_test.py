@@ -1,6 +1,7 @@
 """tools/bench_check.py with a program that answers as Google Benchmark does."""
 
 import json
+import os
 import subprocess
 import sys
 import unittest
@@ -80,6 +81,64 @@ class BenchCheckTest(ScriptTest):
         done = self.run_script("save", self.path("x"), "--bench", good, "--filter", "nothing")
         self.assertEqual(done.returncode, 2)
         self.assertIn("no benchmark ran", done.stderr)
+
+    def refused(self, done, *expected):
+        self.assertEqual(done.returncode, 2, done.stdout)
+        self.assertNotIn("Traceback", done.stderr)
+        self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+        for words in expected:
+            self.assertIn(words, done.stderr)
+
+    def test_only_a_regular_file_is_replaced(self):
+        good = self.fake([{"a": 1.0}])
+        os.makedirs(self.path("folder"))
+        os.mkfifo(self.path("fifo"))
+        os.symlink(self.write("file", "text"), self.path("link"))
+        os.symlink(self.path("nowhere"), self.path("dangling"))
+        before = sorted(os.listdir(self.scratch))
+        kinds = {name: os.lstat(self.path(name)).st_mode for name in before}
+        for name in ("folder", "fifo", "link", "dangling"):
+            self.refused(self.run_script("save", self.path(name), "--bench", good),
+                         self.path(name), "expected a regular file")
+        self.refused(self.run_script("save", self.path("file", "x"), "--bench", good),
+                     self.path("file", "x"), "Not a directory")
+        self.assertEqual(sorted({*os.listdir(self.scratch)} - {"calls"}), before)
+        self.assertEqual({name: os.lstat(self.path(name)).st_mode for name in before}, kinds)
+        self.assertEqual(self.read("file"), "text")
+        self.assertEqual(self.run_script("save", self.path("file"), "--bench", good).returncode, 0)
+        self.assertEqual(json.loads(self.read("file")), {"times_ns": {"a": 1.0}})
+
+    def test_times_that_nothing_compares_with_are_refused(self):
+        good = self.fake([{"a": 1.0}])
+        for time in ("0", "-1", "NaN", "Infinity", "1e999", '"5"', "null", "true"):
+            path = self.write("bad.json", '{"times_ns": {"a": %s}}' % time)
+            self.refused(self.run_script("check", path, "--bench", good), path, ": a: expected a")
+        with open(path, "wb") as stream:
+            stream.write(b"\xff")
+        self.refused(self.run_script("check", path, "--bench", good), path, "not a baseline")
+        self.refused(self.run_script("check", self.scratch, "--bench", good), "Is a directory")
+
+    def test_answers_that_are_none_are_refused(self):
+        entry = {"name": "a", "cpu_time": 1.0, "time_unit": "ns"}
+        for answer, expected in (
+                ('{"benchmarks": [1]}', "benchmark 1: expected an object with a name"),
+                ('{"benchmarks": {}}', "is no list"), ("[]", "not a benchmark's JSON"),
+                ("\\0377", "not a benchmark's JSON"),
+                ('{"benchmarks": [{"name": "a", "cpu_time": Infinity, "time_unit": "ns"}]}',
+                 "a: expected a finite time"),
+                (json.dumps({"benchmarks": [{**entry, "cpu_time": "x"}]}), "a: expected a time"),
+                (json.dumps({"benchmarks": [{**entry, "time_unit": "us"}]}), "found us"),
+                (json.dumps({"benchmarks": [{**entry, "error_occurred": True,
+                                             "error_message": "no luck"}]}), "a failed: no luck")):
+            bench = self.write("bench", f"#!/bin/sh\nprintf '%b' '{answer}'\n")
+            os.chmod(bench, 0o755)
+            base = self.write("base.json", '{"times_ns": {"a": 1}}')
+            for done in (self.run_script("save", self.path("saved"), "--bench", bench),
+                         self.run_script("check", base, "--bench", bench)):
+                self.refused(done, bench, expected)
+            self.assertFalse(os.path.exists(self.path("saved")))
+        self.refused(self.run_script("save", self.path("saved"), "--bench", self.scratch),
+                     "found a directory")
 
 
 if __name__ == "__main__":

@@ -8,9 +8,11 @@ the order and what remains are checked on what they were asked.
 
 import json
 import os
+import signal
 import struct
 import subprocess
 import sys
+import time
 import unittest
 
 from script_test import ROOT, TIMEOUT_S, ScriptTest
@@ -34,6 +36,11 @@ with open(os.path.join(here, "calls"), "a") as stream:
     stream.write(" ".join([name, *arguments]) + "\\n")
 def option(name, otherwise=None):
     return arguments[arguments.index(name) + 1] if name in arguments else otherwise
+if os.path.exists(os.path.join(here, "hang")) and arguments[0] == "bench":
+    with open(os.path.join(here, "hanging"), "w") as stream:
+        stream.write(str(os.getpid()))
+    import time
+    time.sleep(60)
 fail = os.path.join(here, "fail")
 if os.path.exists(fail) and open(fail).read() == arguments[0]:
     sys.exit("no luck with " + arguments[0])
@@ -164,13 +171,16 @@ class ScriptRunTest(ScriptTest):
         self.write("model/config.json", json.dumps(
             {"text_config": {"vocab_size": 100, "max_position_embeddings": context}}))
 
-    def run_script(self, *arguments, model="model"):
+    def command(self, *arguments, model="model"):
         environment = {**os.environ, "CXX": self.path("bin/cxx"), "PATH":
                        self.path("bin") + os.pathsep + os.environ["PATH"]}
-        return subprocess.run(
-            [sys.executable, SCRIPT, self.path(model), "--work", self.path("work"),
-             "--k3", self.path("bin/k3"), *arguments],
-            env=environment, capture_output=True, text=True, timeout=TIMEOUT_S)
+        return {"args": [sys.executable, SCRIPT, self.path(model), "--work", self.path("work"),
+                         "--k3", self.path("bin/k3"), *arguments],
+                "env": environment, "text": True}
+
+    def run_script(self, *arguments, model="model"):
+        return subprocess.run(**self.command(*arguments, model=model), capture_output=True,
+                              timeout=TIMEOUT_S)
 
     def report(self, *arguments):
         done = self.run_script("--json", *arguments)
@@ -247,7 +257,7 @@ class ScriptRunTest(ScriptTest):
         self.assertRegex(done.stdout, r"decode at depth 16384 \[tokens/s\] +40.0 +20.0 +2.00 ")
         self.assertRegex(done.stdout, r"logits differ by, as measured +1.0e-01\n")
 
-    def assert_refused(self, done, message, code=1):
+    def assert_refused(self, done, message, code=2):
         self.assertEqual(done.returncode, code, done.stderr)
         self.assertIn(message, done.stderr)
         self.assertNotIn("Traceback", done.stderr)
@@ -257,11 +267,54 @@ class ScriptRunTest(ScriptTest):
         self.assert_refused(self.run_script(model="nowhere"), "expected a checkpoint's config.json")
         self.assert_refused(self.run_script("--k3", self.path("none")), "build it with `make`")
         for option in (["--threads", "0"], ["--repeats", "0"], ["--threads", "x"], ["--what"]):
-            self.assert_refused(self.run_script(*option), option[0].lstrip("-"), code=2)
+            self.assert_refused(self.run_script(*option), option[0].lstrip("-"))
         self.write("model/config.json", "[]")
         self.assert_refused(self.run_script(), "expected a checkpoint's config.json")
         self.write_config(500)
         self.assert_refused(self.run_script(), "context of at least 576 tokens, found 500")
+
+        for vocab in ("0", "Infinity"):
+            self.write("model/config.json",
+                       '{"vocab_size": %s, "max_position_embeddings": 600}' % vocab)
+            self.assert_refused(self.run_script(), "expected a checkpoint's config.json")
+
+    def test_programs_and_directories_are_looked_at_first(self):
+        self.write("file", "")
+        for option, value, expected in (
+                ("--k3", self.path("model"), "found a directory"),
+                ("--k3", self.path("file"), "not executable"),
+                ("--work", self.path("file"), "expected a directory"),
+                ("--work", self.path("file", "below"), "cannot be made (Not a directory)"),
+                ("--work", "", "--work: expected a directory, found an empty name")):
+            done = self.run_script(option, value)
+            self.assert_refused(done, f"compare: {value}")
+            self.assertIn(expected, done.stderr)
+            self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+            self.assertFalse(os.path.exists(self.path("calls")))
+            self.assertFalse(os.path.exists(self.path("work")))
+
+    def test_a_work_that_npm_cannot_use_is_said(self):
+        os.makedirs(self.path("work", "package-lock.json", "package-lock.json"))
+        self.assert_refused(self.run_script(), "package-lock.json: Is a directory", code=1)
+
+    def test_scratch_files_and_programs_go_when_it_is_ended(self):
+        self.write("hang", "")
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            with subprocess.Popen(**self.command("--repeats", "1"), stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.PIPE) as process:
+                end = time.monotonic() + TIMEOUT_S
+                while not (os.path.exists(self.path("hanging")) and self.read("hanging")):
+                    self.assertLess(time.monotonic(), end)
+                    time.sleep(0.02)
+                self.assertTrue([name for name in os.listdir(self.path("work")) if "run-" in name])
+                process.send_signal(number)
+                _, errors = process.communicate(timeout=TIMEOUT_S)
+            self.assertEqual(process.returncode, 128 + number, errors)
+            self.assertNotIn("Traceback", errors)
+            self.assertFalse([name for name in os.listdir(self.path("work")) if "run-" in name])
+            with self.assertRaises(ProcessLookupError):
+                os.kill(int(self.read("hanging")), 0)
+            os.remove(self.path("hanging"))
 
     def test_a_failure_says_who_and_why(self):
         for command, who in (("ci", "installing llama.cpp"), ("-std=c++20", "compiling the driver"),
@@ -270,7 +323,7 @@ class ScriptRunTest(ScriptTest):
                              ("speed", "llama.cpp, case short")):
             self.write("fail", command)
             done = self.run_script("--repeats", "1")
-            self.assert_refused(done, f"compare: {who}: ")
+            self.assert_refused(done, f"compare: {who}: ", code=1)
             self.assertIn(f"no luck with {command}", done.stderr)
             self.assertFalse([name for name in os.listdir(self.path("work")) if "run-" in name])
 

@@ -19,6 +19,7 @@ from unittest import mock
 
 from script_test import ROOT, SVG, TIMEOUT_S, ScriptTest
 
+import ablation_published  # noqa: E402
 import ablation_report  # noqa: E402
 import ablation_rows  # noqa: E402
 import long_context  # noqa: E402
@@ -136,7 +137,8 @@ class RunTest(ScriptTest):
         self.addCleanup(nano.stop)
 
     def main(self, *words):
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        self.errors = io.StringIO()
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(self.errors):
             return long_context.main(list(words))
 
     def run_rows(self, *words):
@@ -191,7 +193,7 @@ class RunTest(ScriptTest):
                       self.report())
 
     def test_nano_is_measured_and_not_trained(self):
-        self.assertEqual(self.run_rows("nano"), 1)  # it is not there
+        self.assertEqual(self.run_rows("nano"), 2)  # it is not there
         self.write("nano/config.json", "{}")
         self.assertEqual(self.run_rows("nano"), 0)
         self.assertEqual(self.calls("train"), [])
@@ -209,8 +211,8 @@ class RunTest(ScriptTest):
         self.assertIn("failed", long_context.read_scores(self.path("answer")))
 
     def test_an_unknown_row_and_a_report_of_nothing_are_refused(self):
-        self.assertEqual(self.run_rows("all-mamba"), 1)
-        self.assertEqual(self.main("report", "--work", self.work, "--docs", self.path("docs")), 1)
+        self.assertEqual(self.run_rows("all-mamba"), 2)
+        self.assertEqual(self.main("report", "--work", self.work, "--docs", self.path("docs")), 2)
 
     def test_page_numbers_and_plots(self):
         self.assertEqual(self.run_rows("hybrid", "--seed", "1", "--seed", "2"), 0)
@@ -249,7 +251,106 @@ class RunTest(ScriptTest):
         ElementTree.fromstring(self.read("docs", "ablations", "long-context-copy.svg"))
 
 
+    def files(self):
+        folder = self.path("docs", "ablations")
+        return {"page": self.read("docs", "ablations.md"),
+                **{name: self.read(folder, name) for name in os.listdir(folder)}}
+
+    def report_again(self, work):
+        return self.main("report", "--work", self.path(work), "--docs", self.path("docs"))
+
+    def test_rows_that_were_not_run_stay_to_the_byte(self):
+        self.write("memory", "")
+        self.write("nano/config.json", "{}")
+        self.assertEqual(self.run_rows("all"), 1)  # all MLA fails
+        self.assertEqual(self.run_rows("hybrid", "--seed", "2"), 0)
+        self.report()
+        before = self.files()
+        self.assertEqual(self.main("run", "hybrid", "--k3", self.k3, "--work", self.path("one")), 0)
+        self.assertEqual(self.report_again("one"), 0)
+        self.assertEqual(self.files(), before)
+        self.assertIn("kept as published, as no run in " + self.path("one") + " takes their place:"
+                      " hybrid (seed 2), all-mla (seed 1), all-kda (seed 1), nano\n",
+                      self.errors.getvalue())
+        # One that is not measured to the end does not take the published place; one that is does.
+        path = self.path("one", "hybrid-seed1", "context-2048.json")
+        changed = self.read(path).replace("0.25", "0.75")
+        os.remove(path)
+        self.assertEqual(self.report_again("one"), 2)
+        self.assertEqual(self.files(), before)
+        self.write(path, changed)
+        self.assertEqual(self.report_again("one"), 0)
+        self.assertIn("| hybrid | look-up | 1.000 | 0.750 |", self.files()["page"])
+        self.assertEqual(sum("| hybrid | look-up" in line
+                             for line in self.files()["page"].splitlines()), 2)
+        self.assertIn("| models/nano | copy | 1.000 |", self.files()["page"])
+
+    def test_runs_of_other_steps_are_left_out(self):
+        self.assertEqual(self.run_rows("hybrid", "all-kda"), 1)
+        self.report()
+        before = self.files()
+        state = self.path("work", "hybrid-seed1.state.json")
+        self.write(state, json.dumps({**json.loads(self.read(state)), "steps": 4}))
+        self.assertEqual(self.report_again("work"), 0)
+        self.assertIn("left out: hybrid-seed1 has 4 steps, and the page's runs of it have 3200",
+                      self.errors.getvalue())
+        self.assertEqual(self.files(), before)
+        published = self.path("docs", "ablations", "long-context.json")
+        self.write(published, before["long-context.json"].replace("6553600", "8192"))
+        self.assertEqual(self.report_again("work"), 2)
+        self.assertIn("hybrid, seed 1: published with 8192 tokens, expected 6553600",
+                      self.errors.getvalue())
+
+    def test_bad_input_is_refused_with_a_line(self):
+        def refused(code, *expected):
+            self.assertEqual(code, 2)
+            for words in expected:
+                self.assertIn(words, self.errors.getvalue())
+            self.assertEqual(len(self.errors.getvalue().splitlines()), 1)
+        good, self.k3 = self.k3, self.scratch
+        refused(self.run_rows("all"), self.scratch, "found a directory", "--k3")
+        self.k3 = self.write("silent", "#!/bin/sh\nexit 1\n")
+        os.chmod(self.k3, 0o755)
+        refused(self.run_rows("hybrid"), "hybrid-seed1: ", "ended with code 1, no message")
+        self.k3 = good
+        for content, expected in (("{", "expected JSON"), ('{"state": "finished"}', "steps: ")):
+            path = self.write("work/hybrid-seed1.state.json", content)
+            refused(self.run_rows("hybrid"), path, expected)
+            refused(self.report_again("work"), path, expected)
+        os.remove(path)
+        self.assertEqual(self.run_rows("hybrid"), 0)
+        for content in ("{", "[]", '{"context": 512, "cases": 100}',
+                        '{"context": 512, "cases": 100, "tasks": {"copy": {"right": "1"}}}'):
+            path = self.write("work/hybrid-seed1/context-512.json", content)
+            refused(self.run_rows("hybrid"), path, "remove it, and it is measured again")
+            refused(self.report_again("work"), path, "remove it, and it is measured again")
+        self.work = self.write("file", "")
+        refused(self.run_rows("hybrid"), self.work, "expected a directory", "--work")
+        refused(self.report_again("file"), self.work, "expected a directory", "--work")
+        for option, value in (("--seed", "-1"), ("--threads", "-3")):
+            with self.assertRaises(SystemExit) as ended:
+                self.run_rows("hybrid", f"{option}={value}")
+            self.assertEqual(ended.exception.code, 2)
+            self.assertIn(f"argument {option}: expected a whole number", self.errors.getvalue())
+
+
 class PageTest(unittest.TestCase):
+    def test_the_page_of_the_project_is_what_its_results_say(self):
+        docs = os.path.join(ROOT, "docs")
+        notes = ablation_published.Notes("test")
+        records = long_context_report.load_records(os.path.join(docs, "nowhere"), docs, notes)
+        with open(os.path.join(docs, "ablations.md"), encoding="utf-8") as stream:
+            page = stream.read()
+        table = {long_context_report.TABLE: long_context_report.table(records)}
+        self.assertEqual(ablation_report.fill_page(page, table), page)
+        made = {"long-context.json": ablation_report.json_text(
+            long_context_report.results(records, 512))}
+        made |= {f"long-context-{kind}.svg": long_context_report.render(records, kind, 512)
+                 for kind in long_context_rows.KINDS}
+        for name, content in made.items():
+            with open(os.path.join(docs, "ablations", name), encoding="utf-8") as stream:
+                self.assertEqual(content, stream.read(), name)
+
     def test_the_page_of_the_project_has_the_markers_and_plots(self):
         with open(os.path.join(ROOT, "docs", "ablations.md"), encoding="utf-8") as stream:
             page = stream.read()
