@@ -32,6 +32,7 @@ void SplitRow(const float* x, int64_t k, float* out) {
 
 /// The rows of b that are asked for ahead of use: a context's latents are streamed, in short rows.
 constexpr int64_t kAheadFloats = 1280;
+constexpr int64_t kNarrowAheadFloats = 2560;
 
 struct DotOperands {
   const float* x;
@@ -64,8 +65,53 @@ void DotBlock(const DotOperands& o) {
   Unroll<kRows>([&](auto t) HWY_ATTR { ReduceSums(sum[t], o.y + t * o.ldy); });
 }
 
+/// Four rows of x, of kSteps vectors each, in registers, times any number of rows of b, one after
+/// the other: with nothing else to load, memory is read in one stream ahead of the sums.
+template <int kSteps>
+void DotNarrow(const DotOperands& o, int64_t n) {
+  constexpr int kRows = 4;
+  V x[kRows][kSteps];
+  Unroll<kRows>([&](auto t) HWY_ATTR {
+    Unroll<kSteps>([&](auto k) HWY_ATTR { x[t][k] = LoadU(o.x + t * o.ldx + k * kLanes); });
+  });
+  const float* b = o.b;
+  for (int64_t r = 0; r < n; ++r, b += o.ldb) {
+    V sum[kRows];
+    Unroll<kRows>([&](auto t) HWY_ATTR { sum[t] = Set(0.0f); });
+    Unroll<kSteps>([&](auto k) HWY_ATTR {
+      hwy::Prefetch(b + k * kLanes + kNarrowAheadFloats);
+      const V row = LoadU(b + k * kLanes);
+      Unroll<kRows>([&](auto t) HWY_ATTR { sum[t] = Fma(row, x[t][k], sum[t]); });
+    });
+    float sums[kRows];
+    ReduceSums(sum, sums);
+    Unroll<kRows>([&](auto t) HWY_ATTR { o.y[t * o.ldy + r] = sums[t]; });
+  }
+}
+
+/// Whether rows of x were narrow enough.
+template <int kRows>
+bool TryDotNarrow(const DotOperands& o, int64_t n) {
+  if constexpr (kParts == 1 && kRows == 4) {
+    switch (o.k_padded / kLanes) {
+      case 2:
+        return DotNarrow<2>(o, n), true;
+      case 3:
+        return DotNarrow<3>(o, n), true;
+      case 4:
+        return DotNarrow<4>(o, n), true;
+      case 5:
+        return DotNarrow<5>(o, n), true;
+      default:
+        break;
+    }
+  }
+  return false;
+}
+
 template <int kRows>
 void DotStrip(DotOperands o, int64_t n) {
+  if (TryDotNarrow<kRows>(o, n)) return;
   if constexpr (!kScalarTarget) {
     for (; n >= kTileCols; n -= kTileCols) {
       DotBlock<kRows, kTileCols>(o);
