@@ -88,7 +88,8 @@ void MergePartial(const kernels::KernelTable& kernel, const Partial& block,
   float factors[2] = {total.max - max, block.max - max};
   kernel.elementwise.exp(factors, 2, factors);
   total = {max, factors[0] * total.sum + factors[1] * block.sum};
-  kernel.elementwise.scale(factors[0], value, n, value);
+  // exp(0) is 1: mostly the largest score so far stays.
+  if (factors[0] != 1.0f) kernel.elementwise.scale(factors[0], value, n, value);
   kernel.elementwise.scaled_add(factors[1], block_value, n, value);
 }
 
