@@ -172,7 +172,8 @@ void AddTrainCommand(CLI::App& app, Invocation& invocation) {
       ->check(CLI::Range(int64_t{1}, INT64_MAX).description(""));
   AddThreadsOption(*command, &options->threads);
   command->footer(
-      "Ctrl-C and SIGTERM finish the step, save and end. Progress goes to standard error and, a\n"
+      "Ctrl-C, SIGTERM and SIGHUP finish the step, save and end; what is ignored (nohup) stays so.\n"
+      "Progress goes to standard error and, a\n"
       "JSON object a step, to DIR/metrics.jsonl. DIR itself is the checkpoint.\n\n"
       "Example:\n"
       "  k3 train models/kjv/config.json --tokenizer models/kjv --text kjv.txt --out run \\\n"

@@ -84,12 +84,14 @@ class MappedFile {
   /// Maps those of the bytes [begin, end), begin a multiple of 4096, that the system already holds
   /// in memory. Touched one by one, pages cost a fault each, which under a hypervisor is half a
   /// second a GB; so it is a tenth of that. What is not in memory is not read. Only a hint: where
-  /// the system cannot do it nothing happens.
+  /// the system cannot do it, or does not say what is there since the file is somebody else's,
+  /// nothing happens.
   void MapResident(int64_t begin, int64_t end) const;
 
  private:
   const std::byte* data_ = nullptr;
   int64_t size_ = 0;
+  bool shows_residency_ = false;
 };
 
 }  // namespace k3

@@ -194,6 +194,9 @@ namespace {
 
 void CatchSignal(int signal) {
   struct sigaction action{};
+  // What was ignored when the program began, under nohup or in the background, stays so.
+  if (sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN) return;
+  action = {};
   action.sa_handler = OnInterrupt;
   // The default comes back at once, so that a second one ends a pass that takes minutes.
   action.sa_flags = SA_RESETHAND | SA_RESTART;

@@ -75,14 +75,18 @@ Status AddTasks(const Tokenizer& tokenizer, const TrainingConfig& config, TaskSp
                 int64_t count, Corpus& corpus) {
   const TaskGenerator generator(config.seed, split, {.kinds = config.data.task_kinds});
   const int64_t before = corpus.tokens_count();
+  bool is_checked = false;
   for (int64_t n = 0; n < count; ++n) {
     const TaskConversation conversation =
         generator.MakeConversation(n, config.data.conversation_shape);
     K3_RETURN_IF_ERROR(AddChat(tokenizer, TaskLine(conversation),
                                fmt::format("synthetic conversation {}", n), corpus));
-    constexpr int64_t kSample = 256;
-    if (n + 1 == kSample) {
-      const double each = static_cast<double>(corpus.tokens_count() - before) / kSample;
+    // Once enough is there to tell from: long conversations are seen after a few.
+    constexpr int64_t kSample = 256, kSampleTokens = 1 << 20;
+    const int64_t tokens = corpus.tokens_count() - before;
+    if (!is_checked && (n + 1 == kSample || tokens >= kSampleTokens)) {
+      is_checked = true;
+      const double each = static_cast<double>(tokens) / static_cast<double>(n + 1);
       K3_RETURN_IF_ERROR(CheckRoom("tasks.count", count, each * static_cast<double>(count)));
     }
   }

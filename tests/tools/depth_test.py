@@ -60,6 +60,7 @@ class DepthTest(ScriptTest):
     def test_the_larger_floor_counts(self):
         # 12 heads on wide latents have more operations than bytes.
         config = {"num_attention_heads": 120, "kv_lora_rank": 512, "qk_rope_head_dim": 64,
+                  "max_position_embeddings": 4096,
                   "linear_attn_config": {"full_attn_layers": [4]}}
         self.write("wide/config.json", json.dumps(config))
         done = self.depth(self.path("wide"), "--depths", "1000,2000", "--rounds", "1", "--json")
@@ -70,6 +71,23 @@ class DepthTest(ScriptTest):
         done = self.depth(NANO, "--depths", "64,512", "--rounds", "1", "--gen", "4", k3=K3)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertIn("| 512 |", done.stdout)
+
+    def test_a_program_that_answers_something_else(self):
+        for answer in ("rubbish", "", "{}", "[]", '{"decode_tok_s": null}', "\\377"):
+            with self.subTest(answer):
+                self.write("k3", f"#!/bin/sh\nprintf '{answer}'\n")
+                done = self.depth(NANO, "--depths", "1")
+                self.assertEqual(done.returncode, 2)
+                self.assertIn("expected its JSON", done.stderr)
+                self.assertNotIn("Traceback", done.stderr)
+        self.write("k3", "#!/bin/sh\nkill -9 $$\n")
+        self.assertIn("ended with -9, no message", self.depth(NANO, "--depths", "1").stderr)
+
+    def test_a_context_without_room_is_seen_first(self):
+        done = self.depth(NANO, "--depths", "1,1048576")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("1,048,576 tokens", done.stderr)
+        self.assertFalse(os.path.exists(self.path("calls")))
 
     def test_bad_input(self):
         for arguments, says in (((NANO, "--depths", "a"), "whole numbers"),
