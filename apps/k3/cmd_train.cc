@@ -173,8 +173,8 @@ void AddTrainCommand(CLI::App& app, Invocation& invocation) {
   AddThreadsOption(*command, &options->threads);
   command->footer(
       "Ctrl-C, SIGTERM and SIGHUP finish the step, save and end; what is ignored (nohup) stays so.\n"
-      "Progress goes to standard error and, a\n"
-      "JSON object a step, to DIR/metrics.jsonl. DIR itself is the checkpoint.\n\n"
+      "Progress goes to standard error and, a JSON object a step, to DIR/metrics.jsonl. DIR\n"
+      "itself is the checkpoint.\n\n"
       "Example:\n"
       "  k3 train models/kjv/config.json --tokenizer models/kjv --text kjv.txt --out run \\\n"
       "    --steps 1000\n"

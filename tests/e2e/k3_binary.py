@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -115,5 +116,9 @@ def main():
     """Runs the tests of the calling file; its first argument is the binary."""
     if len(sys.argv) < 2:
         sys.exit(f"usage: {sys.argv[0]} K3_BINARY")
+    # The programs under test heed these, even where a shell started us in the background.
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT
+                      else signal.SIG_DFL)
     BinaryTest.binary = os.path.abspath(sys.argv.pop(1))
     unittest.main(warnings="ignore")

@@ -176,7 +176,7 @@ class TrainTest(k3_binary.BinaryTest):
     def test_signals_finish_the_step(self):
         config = self.config(steps=40, checkpoint_every=1000)
         whole = self.train(config, "whole")
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             name = f"run{int(number)}"
             process = self.start(self.words(config, name))
             end = time.monotonic() + 60
@@ -189,6 +189,20 @@ class TrainTest(k3_binary.BinaryTest):
             self.assertLess(len(metrics(self.path(name))), 40)
             self.succeed("run", self.path(name), "In", "--max-tokens", "1")
             self.expect_same(self.train(config, name, "--resume"), whole)
+
+    def test_an_ignored_signal_stays_ignored(self):
+        for number in (signal.SIGHUP, signal.SIGINT):
+            name = f"ignored{int(number)}"
+            process = subprocess.Popen(
+                [self.binary, *self.words(self.config(steps=30, checkpoint_every=1000), name)],
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                preexec_fn=lambda number=number: signal.signal(number, signal.SIG_IGN))
+            end = time.monotonic() + 60
+            log = self.path(name, METRICS)
+            while (not os.path.exists(log) or not os.path.getsize(log)) and time.monotonic() < end:
+                time.sleep(0.002)
+            process.send_signal(number)
+            self.assertIn(b"step 30 of 30", process.communicate()[0])
 
     def test_a_loss_that_is_not_finite(self):
         config = self.config(steps=8)
