@@ -172,7 +172,7 @@ void AddTrainCommand(CLI::App& app, Invocation& invocation) {
       ->check(CLI::Range(int64_t{1}, INT64_MAX).description(""));
   AddThreadsOption(*command, &options->threads);
   command->footer(
-      "Ctrl-C, SIGTERM and SIGHUP finish the step, save and end; what is ignored (nohup) stays so.\n"
+      "Ctrl-C, SIGTERM and SIGHUP finish the step, save and end, unless they are ignored (nohup).\n"
       "Progress goes to standard error and, a JSON object a step, to DIR/metrics.jsonl. DIR\n"
       "itself is the checkpoint.\n\n"
       "Example:\n"
