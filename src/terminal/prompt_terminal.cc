@@ -113,12 +113,15 @@ void Catch(int signal, struct sigaction* before) {
   action.sa_handler = OnSignal;
   action.sa_flags = SA_RESTART;
   sigfillset(&action.sa_mask);
-  sigaction(signal, nullptr, before);
-  // What the parent has switched off stays off.
-  if (before->sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);
+  SetUnlessIgnored(signal, action, before);
 }
 
 }  // namespace
+
+void SetUnlessIgnored(int signal, const struct sigaction& action, struct sigaction* before) {
+  sigaction(signal, nullptr, before);
+  if (before->sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);
+}
 
 void RestoreTerminal() {
   const bool left = LeaveEditing();

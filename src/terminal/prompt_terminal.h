@@ -18,6 +18,10 @@
 
 namespace k3::cli {
 
+/// Installs the action, unless the parent has the signal ignored, under nohup or in the background:
+/// that stays so. `before` gets what stood there.
+void SetUnlessIgnored(int signal, const struct sigaction& action, struct sigaction* before);
+
 /// Puts back what is changed at the terminal now, for whoever is about to end the process. A signal
 /// handler may call it.
 void RestoreTerminal();

@@ -193,14 +193,11 @@ std::string ForTerminal(std::string_view text) {
 namespace {
 
 void CatchSignal(int signal) {
-  struct sigaction action{};
-  // What was ignored when the program began, under nohup or in the background, stays so.
-  if (sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN) return;
-  action = {};
+  struct sigaction action{}, before{};
   action.sa_handler = OnInterrupt;
   // The default comes back at once, so that a second one ends a pass that takes minutes.
   action.sa_flags = SA_RESETHAND | SA_RESTART;
-  sigaction(signal, &action, nullptr);
+  SetUnlessIgnored(signal, action, &before);
 }
 
 }  // namespace
