@@ -186,20 +186,7 @@ void PackWeights(const WeightMatrix& w, int64_t first, float* panel) {
       }
       continue;
     }
-    switch (w.format) {
-      case WeightFormat::kBf16:
-        PackWeightRow<WeightFormat::kBf16>(w, first + r, panel);
-        break;
-      case WeightFormat::kF16:
-        PackWeightRow<WeightFormat::kF16>(w, first + r, panel);
-        break;
-      case WeightFormat::kF32:
-        PackWeightRow<WeightFormat::kF32>(w, first + r, panel);
-        break;
-      case WeightFormat::kMxfp4:
-        PackWeightRow<WeightFormat::kMxfp4>(w, first + r, panel);
-        break;
-    }
+    WithFormat(w.format, [&](auto format) HWY_ATTR { PackWeightRow<format>(w, first + r, panel); });
   }
 }
 

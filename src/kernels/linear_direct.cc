@@ -102,16 +102,7 @@ void DirectFormat(const float* const* x, int64_t rows, const WeightMatrix& w, fl
 }
 
 void Direct(const float* const* x, int64_t rows, const WeightMatrix& w, float* y, int64_t ldy) {
-  switch (w.format) {
-    case WeightFormat::kBf16:
-      return DirectFormat<WeightFormat::kBf16>(x, rows, w, y, ldy);
-    case WeightFormat::kF16:
-      return DirectFormat<WeightFormat::kF16>(x, rows, w, y, ldy);
-    case WeightFormat::kF32:
-      return DirectFormat<WeightFormat::kF32>(x, rows, w, y, ldy);
-    case WeightFormat::kMxfp4:
-      return DirectFormat<WeightFormat::kMxfp4>(x, rows, w, y, ldy);
-  }
+  WithFormat(w.format, [&](auto format) HWY_ATTR { DirectFormat<format>(x, rows, w, y, ldy); });
 }
 
 }  // namespace

@@ -72,16 +72,7 @@ void SumRows(const float* x, const WeightMatrix& w, float* y) {
 }
 
 void WeightedRows(const float* x, const WeightMatrix& w, float* y) {
-  switch (w.format) {
-    case WeightFormat::kBf16:
-      return SumRows<WeightFormat::kBf16>(x, w, y);
-    case WeightFormat::kF16:
-      return SumRows<WeightFormat::kF16>(x, w, y);
-    case WeightFormat::kF32:
-      return SumRows<WeightFormat::kF32>(x, w, y);
-    case WeightFormat::kMxfp4:
-      return SumRows<WeightFormat::kMxfp4>(x, w, y);
-  }
+  WithFormat(w.format, [&](auto format) HWY_ATTR { SumRows<format>(x, w, y); });
 }
 
 }  // namespace

@@ -81,6 +81,21 @@ struct RowReader {
   }
 };
 
+/// Calls f with the format as a constant, std::integral_constant<WeightFormat, ...>.
+template <typename F>
+HWY_INLINE HWY_ATTR void WithFormat(WeightFormat format, const F& f) {
+  switch (format) {
+    case WeightFormat::kBf16:
+      return f(std::integral_constant<WeightFormat, WeightFormat::kBf16>{});
+    case WeightFormat::kF16:
+      return f(std::integral_constant<WeightFormat, WeightFormat::kF16>{});
+    case WeightFormat::kF32:
+      return f(std::integral_constant<WeightFormat, WeightFormat::kF32>{});
+    case WeightFormat::kMxfp4:
+      return f(std::integral_constant<WeightFormat, WeightFormat::kMxfp4>{});
+  }
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace k3::kernels
 HWY_AFTER_NAMESPACE();
