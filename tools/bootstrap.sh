@@ -3,7 +3,8 @@
 #
 #   tools/bootstrap.sh tools/packages-build.txt tools/packages-test.txt
 #
-# Needs root, or sudo, only when something is missing. On a system without apt it names the
+# Needs root, or sudo, only when something is missing. A package that a list's "# Programs:" line
+# names too is there when its program is, whoever brought it. On a system without apt it names the
 # packages and fails only if a program of a list's "# Programs:" line is missing too.
 set -eu
 
@@ -39,6 +40,9 @@ fi
 
 missing=
 for package in $packages; do
+  case " $programs " in
+    *" $package "*) command -v "$package" >/dev/null 2>&1 && continue ;;
+  esac
   state=$(dpkg-query -W -f='${db:Status-Status}\n' "$package" 2>/dev/null | head -n 1) || state=
   [ "$state" = installed ] || missing="$missing $package"
 done

@@ -22,6 +22,8 @@ struct Invocation {
 
 void AddRunCommand(CLI::App& app, Invocation& invocation);
 void AddChatCommand(CLI::App& app, Invocation& invocation);
+void AddServeCommand(CLI::App& app, Invocation& invocation);
+void AddCacheCommand(CLI::App& app, Invocation& invocation);
 void AddInspectCommand(CLI::App& app, Invocation& invocation);
 void AddLogitsCommand(CLI::App& app, Invocation& invocation);
 void AddEvalCommand(CLI::App& app, Invocation& invocation);

@@ -81,6 +81,8 @@ int Main(int argc, char** argv) {
   Invocation invocation;
   AddRunCommand(app, invocation);
   AddChatCommand(app, invocation);
+  AddServeCommand(app, invocation);
+  AddCacheCommand(app, invocation);
   AddInspectCommand(app, invocation);
   AddEvalCommand(app, invocation);
   AddLogitsCommand(app, invocation);

@@ -55,7 +55,8 @@ TEST(PrefixHash, TailsOfEveryLengthDiffer) {
 
 // What stands in files of the disk tier: it must not change with a library or a machine.
 TEST(PrefixHash, IsWhatItAlwaysWas) {
-  EXPECT_EQ(ChainHashes(NamespaceHash("tenant"), Ids(32)).back().ToHex(), "f7d9c8113ad45867f54a2bfe149b0747");
+  EXPECT_EQ(ChainHashes(NamespaceHash("tenant"), Ids(32)).back().ToHex(),
+            "f7d9c8113ad45867f54a2bfe149b0747");
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "cache/sequence_state.h"
 
 #include <cstring>
+#include <utility>
 
 #include "base/arithmetic.h"
 #include "base/check.h"
@@ -17,6 +18,10 @@ int64_t KdaFloats(const KdaConfig& kda) {
 
 int64_t MlaRowFloats(const MlaConfig& mla) {
   return RoundUp(mla.kv_lora_rank, 32) + RoundUp(mla.qk_rope_dim, 16);
+}
+
+void CopyFloats(const float* from, int64_t count, float* to) {
+  if (count > 0) std::memcpy(to, from, static_cast<size_t>(count) * sizeof(float));
 }
 
 std::unique_ptr<KdaState> MakeKdaState(const KdaConfig& kda) {
@@ -68,9 +73,7 @@ FloatArray::FloatArray(int64_t count)
 
 FloatArray FloatArray::Clone() const {
   FloatArray copy(count_);
-  if (count_ > 0) {
-    std::memcpy(copy.data(), data(), static_cast<size_t>(count_) * sizeof(float));
-  }
+  CopyFloats(data(), count_, copy.data());
   return copy;
 }
 
@@ -82,23 +85,74 @@ KdaState KdaState::Clone() const {
 MlaLatents::MlaLatents(const MlaConfig& config)
     : latent_width_(RoundUp(config.kv_lora_rank, 32)), row_width_(MlaRowFloats(config)) {}
 
+MlaLatents::OnePage MlaLatents::MakePage() const {
+  // Shared: see SharedRows.
+  auto array = std::make_shared<FloatArray>(kPageTokens * row_width_);
+  float* rows = array->data();
+  return {.rows = rows, .array = std::move(array)};
+}
+
 void MlaLatents::Reserve(int64_t tokens) {
-  while (static_cast<int64_t>(pages_.size()) * kPageTokens < tokens) {
-    pages_.emplace_back(kPageTokens * row_width_);
-  }
+  while (pages_count() * kPageTokens < tokens) pages_.push_back(MakePage());
 }
 
 int64_t MlaLatents::bytes() const {
-  return static_cast<int64_t>(pages_.size()) * kPageTokens * row_width_ *
-         static_cast<int64_t>(sizeof(float));
+  return pages_count() * kPageTokens * row_width_ * static_cast<int64_t>(sizeof(float));
 }
 
 MlaLatents MlaLatents::Clone() const {
   MlaLatents copy = MlaLatents(MlaConfig{});
   copy.latent_width_ = latent_width_;
   copy.row_width_ = row_width_;
-  for (const FloatArray& page : pages_) copy.pages_.push_back(page.Clone());
+  for (const OnePage& page : pages_) copy.CopyPage(*page.array, kPageTokens);
   return copy;
+}
+
+SharedRows MlaLatents::SharePage(int64_t index) {
+  OnePage& page = pages_[static_cast<size_t>(index)];
+  page.is_shared = true;
+  return page.array;
+}
+
+void MlaLatents::AdoptPage(const SharedRows& page) {
+  K3_CHECK(page->count() == kPageTokens * row_width_, "a page of this model");
+  // Nobody writes through it: Rewind replaces shared pages, and rows in front of the end are only
+  // ever read.
+  auto array = std::const_pointer_cast<FloatArray>(page);
+  float* rows = array->data();
+  pages_.push_back({.rows = rows, .array = std::move(array), .is_shared = true});
+}
+
+void MlaLatents::CopyPage(const FloatArray& page, int64_t count) {
+  K3_CHECK(page.count() == kPageTokens * row_width_, "a page of this model");
+  pages_.push_back(MakePage());
+  CopyFloats(page.data(), count * row_width_, pages_.back().rows);
+}
+
+void MlaLatents::Rewind(int64_t tokens) {
+  // All pages in front of this one stay as they are.
+  for (int64_t i = tokens / kPageTokens; i < pages_count(); ++i) {
+    OnePage& page = pages_[static_cast<size_t>(i)];
+    if (!page.is_shared) continue;
+    const SharedRows shared = std::exchange(page, MakePage()).array;
+    const int64_t kept = tokens - i * kPageTokens;
+    CopyFloats(shared->data(), kept * row_width_, page.rows);
+  }
+}
+
+KdaSnapshot::KdaSnapshot(const ModelConfig& config) {
+  const KdaConfig& kda = config.kda;
+  for (bool is_mla : config.is_mla) {
+    if (is_mla) continue;
+    layers.push_back({.state = FloatArray(kda.heads * kda.head_dim * RoundUp(kda.head_dim, 16)),
+                      .conv = FloatArray((kda.conv_kernel - 1) * 3 * kda.heads * kda.head_dim)});
+  }
+}
+
+int64_t KdaSnapshot::bytes() const {
+  int64_t floats = 0;
+  for (const Layer& layer : layers) floats += layer.state.count() + layer.conv.count();
+  return floats * static_cast<int64_t>(sizeof(float));
 }
 
 SequenceState::SequenceState(const ModelConfig& config) {
@@ -106,6 +160,14 @@ SequenceState::SequenceState(const ModelConfig& config) {
     kda_.push_back(is_mla ? nullptr : MakeKdaState(config.kda));
     mla_.push_back(is_mla ? std::make_unique<MlaLatents>(config.mla) : nullptr);
   }
+}
+
+std::vector<MlaLatents*> SequenceState::MlaLayers() const {
+  std::vector<MlaLatents*> layers;
+  for (const auto& layer : mla_) {
+    if (layer != nullptr) layers.push_back(layer.get());
+  }
+  return layers;
 }
 
 int64_t SequenceState::bytes() const {
@@ -134,6 +196,39 @@ void SequenceState::Rewind(const SequenceMark& mark) {
   K3_CHECK(mark.length <= length_, "a mark of this sequence lies before its end");
   kda_ = CloneLayers(mark.kda);
   length_ = mark.length;
+  for (const auto& layer : mla_) {
+    if (layer != nullptr) layer->Rewind(length_);
+  }
+}
+
+SharedSnapshot SequenceState::TakeSnapshot() const {
+  K3_CHECK(length_ % kChunkTokens == 0, "only on the grid is the open chunk empty");
+  // Shared: see SharedSnapshot.
+  auto snapshot = std::make_shared<KdaSnapshot>();
+  for (const auto& layer : kda_) {
+    if (layer == nullptr) continue;
+    snapshot->layers.push_back({.state = layer->state.Clone(), .conv = layer->conv.Clone()});
+  }
+  return snapshot;
+}
+
+void SequenceState::RestoreSnapshot(const KdaSnapshot& snapshot, int64_t length) {
+  K3_CHECK(length_ == 0 && length % kChunkTokens == 0, "onto an empty sequence, on the grid");
+  for (const auto& layer : mla_) {
+    K3_CHECK(layer == nullptr || layer->pages_count() * kPageTokens >= length,
+             "the latents come first");
+  }
+  size_t next = 0;
+  for (const auto& layer : kda_) {
+    if (layer == nullptr) continue;
+    K3_CHECK(next < snapshot.layers.size(), "a snapshot of this model");
+    const KdaSnapshot::Layer& from = snapshot.layers[next++];
+    K3_CHECK(from.state.count() == layer->state.count() && from.conv.count() == layer->conv.count(),
+             "a snapshot of this model");
+    CopyFloats(from.state.data(), from.state.count(), layer->state.data());
+    CopyFloats(from.conv.data(), from.conv.count(), layer->conv.data());
+  }
+  length_ = length;
 }
 
 int64_t SequenceStateBytes(const ModelConfig& config, int64_t tokens) {

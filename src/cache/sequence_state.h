@@ -4,8 +4,10 @@
 // inputs; for an MLA layer the latents of every token, in pages of 256. All float32.
 //
 // Owned by one session; one forward pass at a time may use it. A new state is the empty sequence.
-// Sizes: KDA H dk dv floats a layer plus 16 rows, MLA (L + rope) floats a token and layer
-// . Source: technical report, sections on KDA and gated MLA.
+// Pages can be shared with a cache and through it with other sequences: a page is written by the
+// sequence that made it and by no other, and only behind the rows that others know of.
+// Sizes: KDA H dk dv floats a layer plus 16 rows, MLA (L + rope) floats a token and layer.
+// Source: technical report, sections on KDA and gated MLA.
 
 #include <cstdint>
 #include <memory>
@@ -51,6 +53,28 @@ struct KdaState {
   KdaState Clone() const;
 };
 
+/// What KDA layers carry over a boundary of the 16-token grid: there the open chunk was folded into
+/// the state, and none of its rows is read before it is written again. Never changed once made.
+struct KdaSnapshot {
+  struct Layer {
+    FloatArray state;  // [H, dk, value_stride]
+    FloatArray conv;   // [taps - 1, 3, H dk]
+  };
+  std::vector<Layer> layers;  // the KDA layers in order
+
+  KdaSnapshot() = default;
+  /// Zeroed arrays of the right sizes, to be filled.
+  explicit KdaSnapshot(const ModelConfig& config);
+  int64_t bytes() const;
+};
+
+/// Shared, since a snapshot outlives its eviction in whoever copies it or writes it to disk.
+using SharedSnapshot = std::shared_ptr<const KdaSnapshot>;
+
+/// A page of 256 rows that a cache and several sequences read: shared, since whoever lets go of it
+/// last frees it, be it a sequence that outlives an eviction or a writer to disk.
+using SharedRows = std::shared_ptr<const FloatArray>;
+
 /// Latent rows of one MLA layer: the normalised latent in split layout (kernels.h), padded to a
 /// multiple of 32, then the shared rope dims, padded with zeros to a multiple of 16.
 class MlaLatents {
@@ -62,18 +86,37 @@ class MlaLatents {
   /// Makes room for tokens [0, tokens).
   void Reserve(int64_t tokens);
   float* Row(int64_t token) {
-    return pages_[static_cast<size_t>(token / kPageTokens)].data() +
-           token % kPageTokens * row_width_;
+    return pages_[static_cast<size_t>(token / kPageTokens)].rows + token % kPageTokens * row_width_;
   }
   /// Page `index` holds tokens [256 index, 256 index + 256), rows at stride row_width().
-  const float* Page(int64_t index) const { return pages_[static_cast<size_t>(index)].data(); }
+  const float* Page(int64_t index) const { return pages_[static_cast<size_t>(index)].rows; }
+  int64_t pages_count() const { return static_cast<int64_t>(pages_.size()); }
   int64_t bytes() const;
+  /// Shares nothing with this one.
   MlaLatents Clone() const;
 
+  /// Page `index`, for others to read the rows that stand in it now. This sequence may write the
+  /// rows behind those; before it goes back to rewrite one, Rewind gives it a page of its own.
+  SharedRows SharePage(int64_t index);
+  /// Appends a full page of another sequence, to be read only.
+  void AdoptPage(const SharedRows& page);
+  /// Appends a page of its own that starts with `count` rows of `page`.
+  void CopyPage(const FloatArray& page, int64_t count);
+  /// Rows of tokens behind `tokens` are about to be written again: pages that were shared and hold
+  /// such rows are replaced by copies.
+  void Rewind(int64_t tokens);
+
  private:
+  struct OnePage {
+    float* rows = nullptr;              // of `array`
+    std::shared_ptr<FloatArray> array;  // shared: see SharedRows
+    bool is_shared = false;             // was handed out or came from elsewhere
+  };
+  OnePage MakePage() const;
+
   int64_t latent_width_ = 0;
   int64_t row_width_ = 0;
-  std::vector<FloatArray> pages_;
+  std::vector<OnePage> pages_;
 };
 
 /// A sequence at an earlier length: the KDA states as they were, of a fixed size. The latents of
@@ -99,6 +142,8 @@ class SequenceState {
   /// `layer` must be of the kind asked for.
   KdaState& kda(int64_t layer) { return *kda_[static_cast<size_t>(layer)]; }
   MlaLatents& mla(int64_t layer) { return *mla_[static_cast<size_t>(layer)]; }
+  /// Those of every MLA layer in order; valid while this state stays where it is.
+  std::vector<MlaLatents*> MlaLayers() const;
 
   int64_t bytes() const;
   SequenceState Clone() const;
@@ -108,6 +153,12 @@ class SequenceState {
   /// Forgets every token behind `mark`, which must be of this sequence, no longer than it is now,
   /// and taken after any Rewind to a smaller length. The mark may be used again.
   void Rewind(const SequenceMark& mark);
+
+  /// What has to be kept besides the latents to go on from here. length() must be a multiple of 16.
+  SharedSnapshot TakeSnapshot() const;
+  /// Makes the empty sequence, whose MLA layers were given the rows of `length` tokens, the one
+  /// that `snapshot` was taken of. `length` must be a multiple of 16.
+  void RestoreSnapshot(const KdaSnapshot& snapshot, int64_t length);
 
  private:
   SequenceState() = default;

@@ -4,23 +4,17 @@
 
 #include <algorithm>
 
+#include "engine/answer_reader.h"
 #include "text/stop_matcher.h"
-#include "text/utf8_stream.h"
 #include "text/xtml_renderer.h"
 
 namespace k3 {
 namespace {
 
-/// Passes the parser's events on, with the response cut at the first stop string.
-class AnswerReader : public TokenSink {
+/// Passes an answer's events on to a chat's sink.
+class AnswerSink : public TokenSink {
  public:
-  AnswerReader(const Tokenizer& tokenizer, const XtmlMarkers& markers, const ChatRequest& request,
-               StopMatcher matcher, ChatSink& sink)
-      : parser_(tokenizer, markers,
-                {.start = request.thinking ? XtmlChannel::kThink : XtmlChannel::kResponse,
-                 .tools = &request.tools}),
-        matcher_(std::move(matcher)),
-        sink_(sink) {}
+  AnswerSink(AnswerReader reader, ChatSink& sink) : reader_(std::move(reader)), sink_(sink) {}
 
   bool OnPrefillProgress(int64_t done, int64_t total) override {
     return sink_.OnPrefillProgress(done, total);
@@ -29,63 +23,31 @@ class AnswerReader : public TokenSink {
   SinkVerdict OnToken(const SampledToken& token) override {
     if (!sink_.OnToken(token)) return SinkVerdict::kCancel;
     std::vector<XtmlEvent> events;
-    parser_.Feed(token.id, events);
-    return Take(events);
+    const bool goes_on = reader_.Feed(token.id, events);
+    if (!Emit(events)) return SinkVerdict::kCancel;
+    return goes_on ? SinkVerdict::kContinue : SinkVerdict::kStop;
   }
 
-  /// The end of the answer: what was held back, unless a stop string ended it. The sink can no
-  /// longer cancel.
+  /// What was held back. The sink can no longer cancel.
   void Finish() {
-    if (matcher_.matched().has_value()) return;
     std::vector<XtmlEvent> events;
-    parser_.Finish(events);
-    Take(events);
-    EndContent();
+    reader_.Finish(events);
+    Emit(events);
   }
 
   ParsedAnswer TakeAnswer() { return std::move(answer_); }
 
  private:
-  SinkVerdict Take(std::vector<XtmlEvent>& events) {
-    for (XtmlEvent& event : events) {
-      if (event.kind != XtmlEvent::Kind::kContent) {
-        // A tool call behind the response: no stop string can reach over it.
-        if (event.kind == XtmlEvent::Kind::kToolCallStart) EndContent();
-        if (!Emit(event)) return SinkVerdict::kCancel;
-        continue;
-      }
-      event.text = content_.Feed(matcher_.Feed(event.text));
-      if (!Emit(event)) return SinkVerdict::kCancel;
-      if (matcher_.matched().has_value()) {
-        EmitContent(content_.Finish());
-        return SinkVerdict::kStop;
-      }
+  bool Emit(const std::vector<XtmlEvent>& events) {
+    bool is_wanted = true;
+    for (const XtmlEvent& event : events) {
+      AddXtmlEvent(event, answer_);
+      is_wanted = is_wanted && sink_.OnEvent(event);
     }
-    return SinkVerdict::kContinue;
+    return is_wanted;
   }
 
-  void EndContent() {
-    std::string rest = content_.Feed(matcher_.Finish());
-    rest += content_.Finish();
-    EmitContent(std::move(rest));
-  }
-
-  void EmitContent(std::string text) {
-    Emit({.kind = XtmlEvent::Kind::kContent, .text = std::move(text)});
-  }
-
-  bool Emit(const XtmlEvent& event) {
-    const bool is_text =
-        event.kind == XtmlEvent::Kind::kContent || event.kind == XtmlEvent::Kind::kReasoning;
-    if (is_text && event.text.empty()) return true;
-    AddXtmlEvent(event, answer_);
-    return sink_.OnEvent(event);
-  }
-
-  XtmlParser parser_;
-  StopMatcher matcher_;
-  // Behind the matcher: a stop string may be half a character.
-  Utf8Stream content_;
+  AnswerReader reader_;
   ChatSink& sink_;
   ParsedAnswer answer_;
 };
@@ -133,7 +95,7 @@ Result<ChatAnswer> AnswerChat(Session& session, const ChatRequest& request,
   ChatAnswer answer;
   answer.prompt_tokens = std::ssize(prompt);
   answer.cached_tokens = session.Reuse(prompt);
-  AnswerReader reader(engine.tokenizer(), markers, request, std::move(matcher), sink);
+  AnswerSink reader({engine.tokenizer(), markers, request, std::move(matcher)}, sink);
   K3_TRY(const GenerateResult result,
          Generate(session, std::span(prompt).subspan(static_cast<size_t>(answer.cached_tokens)),
                   generate, reader));

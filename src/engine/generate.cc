@@ -9,32 +9,6 @@
 namespace k3 {
 namespace {
 
-Status CheckRequest(const ModelConfig& config, int64_t position, std::span<const int32_t> prompt,
-                    const GenerateOptions& options) {
-  K3_RETURN_IF_ERROR(options.sampling.Validate());
-  K3_RETURN_IF_ERROR(options.sampling.ValidateFor(config.vocab_size));
-  if (options.max_tokens < 0) {
-    return InvalidArgument(
-        fmt::format("max_tokens: expected 0 or more, found {}", options.max_tokens));
-  }
-  if (prompt.empty()) return InvalidArgument("the prompt is empty: expected at least one token");
-  for (size_t i = 0; i < prompt.size(); ++i) {
-    if (prompt[i] < 0 || prompt[i] >= config.vocab_size) {
-      return InvalidArgument(fmt::format("prompt token {}: expected an id in [0, {}), found {}", i,
-                                         config.vocab_size, prompt[i]));
-    }
-  }
-  const int64_t end = position + std::ssize(prompt);
-  const int64_t room_wanted = options.max_tokens > 0 ? 1 : 0;
-  if (end + room_wanted > config.context_max) {
-    return InvalidArgument(fmt::format(
-        "the prompt ends at token {}, which leaves no room in the model's context of {}; shorten "
-        "the prompt",
-        end, config.context_max));
-  }
-  return OkStatus();
-}
-
 /// Reads the prompt; false when the sink cancelled. `logits` [V] or empty, as for Prefill.
 Result<bool> ReadPrompt(Session& session, std::span<const int32_t> prompt, int64_t chunk,
                         std::span<float> logits, TokenSink& sink) {
@@ -51,10 +25,36 @@ Result<bool> ReadPrompt(Session& session, std::span<const int32_t> prompt, int64
 
 }  // namespace
 
+Status CheckGeneration(const ModelConfig& config, int64_t position, std::span<const int32_t> prompt,
+                       const SamplingOptions& sampling, int64_t max_tokens) {
+  K3_RETURN_IF_ERROR(sampling.Validate());
+  K3_RETURN_IF_ERROR(sampling.ValidateFor(config.vocab_size));
+  if (max_tokens < 0) {
+    return InvalidArgument(fmt::format("max_tokens: expected 0 or more, found {}", max_tokens));
+  }
+  if (prompt.empty()) return InvalidArgument("the prompt is empty: expected at least one token");
+  for (size_t i = 0; i < prompt.size(); ++i) {
+    if (prompt[i] < 0 || prompt[i] >= config.vocab_size) {
+      return InvalidArgument(fmt::format("prompt token {}: expected an id in [0, {}), found {}", i,
+                                         config.vocab_size, prompt[i]));
+    }
+  }
+  const int64_t end = position + std::ssize(prompt);
+  const int64_t room_wanted = max_tokens > 0 ? 1 : 0;
+  if (end + room_wanted > config.context_max) {
+    return InvalidArgument(fmt::format(
+        "the prompt ends at token {}, which leaves no room in the model's context of {}; shorten "
+        "the prompt",
+        end, config.context_max));
+  }
+  return OkStatus();
+}
+
 Result<GenerateResult> Generate(Session& session, std::span<const int32_t> prompt,
                                 const GenerateOptions& options, TokenSink& sink) {
   const ModelConfig& config = session.engine().config();
-  K3_RETURN_IF_ERROR(CheckRequest(config, session.length(), prompt, options));
+  K3_RETURN_IF_ERROR(
+      CheckGeneration(config, session.length(), prompt, options.sampling, options.max_tokens));
   const int64_t room = config.context_max - session.length() - std::ssize(prompt);
   const int64_t tokens_max = std::min(options.max_tokens, room);
   // Without tokens to draw nobody needs logits.

@@ -67,6 +67,10 @@ struct GenerateResult {
   int64_t decode_passes = 0;  // how many passes that time was for
 };
 
+/// What Generate refuses before anything runs, for a sequence that has `position` tokens already.
+Status CheckGeneration(const ModelConfig& config, int64_t position, std::span<const int32_t> prompt,
+                       const SamplingOptions& sampling, int64_t max_tokens);
+
 Result<GenerateResult> Generate(Session& session, std::span<const int32_t> prompt,
                                 const GenerateOptions& options, TokenSink& sink);
 

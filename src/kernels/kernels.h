@@ -104,7 +104,11 @@ struct MatMulKernels {
   /// a [m, k] at stride lda, b [k, n] at stride ldb, c [m, n] at stride ldc.
   void (*f32)(const float* a, int64_t lda, const float* b, int64_t ldb, int64_t m, int64_t k,
               int64_t n, bool accumulate, float* c, int64_t ldc);
-  /// The same with a transposed: a [k, m] at stride lda.
+  /// f32 without accumulating, which asks the memory for `ahead_floats` from `ahead` on while it
+  /// computes. Nothing is read there.
+  void (*f32_ahead)(const float* a, int64_t lda, const float* b, int64_t ldb, int64_t m, int64_t k,
+                    int64_t n, float* c, int64_t ldc, const float* ahead, int64_t ahead_floats);
+  /// f32 with a transposed: a [k, m] at stride lda.
   void (*f32_tn)(const float* a, int64_t lda, const float* b, int64_t ldb, int64_t m, int64_t k,
                  int64_t n, bool accumulate, float* c, int64_t ldc);
 };

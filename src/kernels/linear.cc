@@ -65,34 +65,57 @@ void DotBlock(const DotOperands& o) {
   Unroll<kRows>([&](auto t) HWY_ATTR { ReduceSums(sum[t], o.y + t * o.ldy); });
 }
 
-/// Four rows of x, of kSteps vectors each, in registers, times any number of rows of b, one after
-/// the other: with nothing else to load, memory is read in one stream ahead of the sums.
+#if HWY_TARGET == HWY_AVX3
+
+/// Four rows of x, of kSteps vectors each, in registers, times four rows of b.
+template <int kSteps>
+HWY_INLINE void DotNarrowFour(const V (&x)[4][kSteps], const float* HWY_RESTRICT b, int64_t ldb,
+                              float* y, int64_t ldy) {
+  V sum[4][4];
+  Unroll<4>([&](auto r) HWY_ATTR {
+    Unroll<4>([&](auto t) HWY_ATTR { sum[t][r] = Set(0.0f); });
+    Unroll<kSteps>([&](auto k) HWY_ATTR {
+      const float* at = b + r * ldb + k * kLanes;
+      hwy::Prefetch(at + kNarrowAheadFloats);
+      const V row = LoadU(at);
+      Unroll<4>([&](auto t) HWY_ATTR { sum[t][r] = Fma(row, x[t][k], sum[t][r]); });
+    });
+  });
+  ReduceSums4x4(sum, y, ldy);
+}
+
+/// Four rows of x times any number of rows of b, one after the other: with nothing else to load,
+/// memory is read in one stream ahead of the sums.
 template <int kSteps>
 void DotNarrow(const DotOperands& o, int64_t n) {
-  constexpr int kRows = 4;
-  V x[kRows][kSteps];
-  Unroll<kRows>([&](auto t) HWY_ATTR {
+  V x[4][kSteps];
+  Unroll<4>([&](auto t) HWY_ATTR {
     Unroll<kSteps>([&](auto k) HWY_ATTR { x[t][k] = LoadU(o.x + t * o.ldx + k * kLanes); });
   });
-  const float* b = o.b;
-  for (int64_t r = 0; r < n; ++r, b += o.ldb) {
-    V sum[kRows];
-    Unroll<kRows>([&](auto t) HWY_ATTR { sum[t] = Set(0.0f); });
+  int64_t r = 0;
+  for (; r + 4 <= n; r += 4) {
+    DotNarrowFour<kSteps>(x, o.b + r * o.ldb, o.ldb, o.y + r, o.ldy);
+  }
+  for (; r < n; ++r) {
+    V sum[4];
+    Unroll<4>([&](auto t) HWY_ATTR { sum[t] = Set(0.0f); });
     Unroll<kSteps>([&](auto k) HWY_ATTR {
-      hwy::Prefetch(b + k * kLanes + kNarrowAheadFloats);
-      const V row = LoadU(b + k * kLanes);
-      Unroll<kRows>([&](auto t) HWY_ATTR { sum[t] = Fma(row, x[t][k], sum[t]); });
+      const V row = LoadU(o.b + r * o.ldb + k * kLanes);
+      Unroll<4>([&](auto t) HWY_ATTR { sum[t] = Fma(row, x[t][k], sum[t]); });
     });
-    float sums[kRows];
+    float sums[4];
     ReduceSums(sum, sums);
-    Unroll<kRows>([&](auto t) HWY_ATTR { o.y[t * o.ldy + r] = sums[t]; });
+    Unroll<4>([&](auto t) HWY_ATTR { o.y[t * o.ldy + r] = sums[t]; });
   }
 }
 
+#endif
+
 /// Whether rows of x were narrow enough.
 template <int kRows>
-bool TryDotNarrow(const DotOperands& o, int64_t n) {
-  if constexpr (kParts == 1 && kRows == 4) {
+bool TryDotNarrow([[maybe_unused]] const DotOperands& o, [[maybe_unused]] int64_t n) {
+#if HWY_TARGET == HWY_AVX3
+  if constexpr (kRows == 4) {
     switch (o.k_padded / kLanes) {
       case 2:
         return DotNarrow<2>(o, n), true;
@@ -106,6 +129,7 @@ bool TryDotNarrow(const DotOperands& o, int64_t n) {
         break;
     }
   }
+#endif
   return false;
 }
 

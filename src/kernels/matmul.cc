@@ -27,9 +27,28 @@ struct Operands {
   int64_t ldc;
 };
 
+/// What a later call will read, asked for beside the sums: two lines of the cache a step, since a
+/// burst of requests would hold up the loads behind it.
+struct NoAhead {
+  HWY_INLINE void Ask() {}
+};
+struct Ahead {
+  const uint8_t* next;
+  const uint8_t* end;
+
+  HWY_INLINE void Ask() {
+    constexpr int64_t kLine = 64;
+    if (next >= end) return;
+    __builtin_prefetch(next, 0, 2);  // the second cache: it stays there until the next call
+    __builtin_prefetch(next + kLine, 0, 2);
+    next += 2 * kLine;
+  }
+};
+
 /// kRows rows of c by kVectors x 16 columns.
-template <int kRows, int kVectors>
-void Block(const Operands& o) {
+template <int kRows, int kVectors, typename Asker>
+void Block(const Operands& o, Asker& ahead) {
+  Asker asker = ahead;  // in registers
   V sum[kRows][kVectors];
   Unroll<kRows>([&](auto r) HWY_ATTR {
     Unroll<kVectors>([&](auto v) HWY_ATTR {
@@ -38,6 +57,7 @@ void Block(const Operands& o) {
   });
   const float* HWY_RESTRICT b = o.b;
   for (int64_t k = 0; k < o.k; ++k, b += o.ldb) {
+    asker.Ask();
     V row[kVectors];
     Unroll<kVectors>([&](auto v) HWY_ATTR { row[v] = LoadU(b + v * kLanes); });
     Unroll<kRows>([&](auto r) HWY_ATTR {
@@ -45,6 +65,7 @@ void Block(const Operands& o) {
       Unroll<kVectors>([&](auto v) HWY_ATTR { sum[r][v] = Fma(factor, row[v], sum[r][v]); });
     });
   }
+  ahead = asker;
   Unroll<kRows>([&](auto r) HWY_ATTR {
     Unroll<kVectors>([&](auto v) HWY_ATTR { StoreU(sum[r][v], o.c + r * o.ldc + v * kLanes); });
   });
@@ -62,12 +83,12 @@ void TailColumns(const Operands& o, int64_t rows, int64_t columns) {
 }
 
 /// All columns of kRows rows, in blocks of up to kVectorsMax x 16.
-template <int kRows, int kVectorsMax>
-void RowStrip(Operands o, int64_t n) {
+template <int kRows, int kVectorsMax, typename Asker>
+void RowStrip(Operands o, int64_t n, Asker& ahead) {
   const auto columns_of = [&]<int kVectors>(std::integral_constant<int, kVectors>) HWY_ATTR {
     if constexpr (kVectors <= kVectorsMax) {
       for (; n >= kVectors * kLanes; n -= kVectors * kLanes) {
-        Block<kRows, kVectors>(o);
+        Block<kRows, kVectors>(o, ahead);
         o.b += kVectors * kLanes;
         o.c += kVectors * kLanes;
       }
@@ -80,12 +101,13 @@ void RowStrip(Operands o, int64_t n) {
   if (n > 0) TailColumns(o, kRows, n);
 }
 
-void MultiplyAll(Operands o, int64_t m, int64_t n) {
+template <typename Asker>
+void MultiplyAll(Operands o, int64_t m, int64_t n, Asker ahead) {
   const auto rows_of = [&]<int kRows, int kVectorsMax>(std::integral_constant<int, kRows>,
                                                        std::integral_constant<int, kVectorsMax>)
                            HWY_ATTR {
                              for (; m >= kRows; m -= kRows) {
-                               RowStrip<kRows, kVectorsMax>(o, n);
+                               RowStrip<kRows, kVectorsMax>(o, n, ahead);
                                o.a += kRows * o.row_stride;
                                o.c += kRows * o.ldc;
                              }
@@ -108,16 +130,24 @@ void MultiplyAll(Operands o, int64_t m, int64_t n) {
 
 void MatMul(const float* a, int64_t lda, const float* b, int64_t ldb, int64_t m, int64_t k,
             int64_t n, bool accumulate, float* c, int64_t ldc) {
-  MultiplyAll({a, lda, 1, b, ldb, k, accumulate, c, ldc}, m, n);
+  MultiplyAll({a, lda, 1, b, ldb, k, accumulate, c, ldc}, m, n, NoAhead());
+}
+void MatMulAhead(const float* a, int64_t lda, const float* b, int64_t ldb, int64_t m, int64_t k,
+                 int64_t n, float* c, int64_t ldc, const float* ahead, int64_t ahead_floats) {
+  const auto* bytes = reinterpret_cast<const uint8_t*>(ahead);
+  MultiplyAll({a, lda, 1, b, ldb, k, false, c, ldc}, m, n,
+              Ahead{bytes, bytes + ahead_floats * static_cast<int64_t>(sizeof(float))});
 }
 void MatMulTransposed(const float* a, int64_t lda, const float* b, int64_t ldb, int64_t m,
                       int64_t k, int64_t n, bool accumulate, float* c, int64_t ldc) {
-  MultiplyAll({a, 1, lda, b, ldb, k, accumulate, c, ldc}, m, n);
+  MultiplyAll({a, 1, lda, b, ldb, k, accumulate, c, ldc}, m, n, NoAhead());
 }
 
 }  // namespace
 
-MatMulKernels MatMulTable() { return {.f32 = MatMul, .f32_tn = MatMulTransposed}; }
+MatMulKernels MatMulTable() {
+  return {.f32 = MatMul, .f32_ahead = MatMulAhead, .f32_tn = MatMulTransposed};
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace k3::kernels

@@ -212,6 +212,31 @@ HWY_INLINE void ReduceSums4(V a, V b, V c, V d, float* HWY_RESTRICT y) {
   _mm_storeu_ps(y, _mm_blend_ps(_mm256_castps256_ps128(one), _mm256_extractf128_ps(one, 1), 10));
 #endif
 }
+#if HWY_TARGET == HWY_AVX3
+/// y[r * ldy + c] = ReduceSum(sum[r][c]): sixteen of the same trees at once. Four sums share a
+/// vector after the first two steps, so that every later addition is of sixteen lanes that count.
+HWY_INLINE void ReduceSums4x4(const V (&sum)[4][4], float* HWY_RESTRICT y, int64_t ldy) {
+  const auto halves = [](V one, V two) HWY_ATTR {
+    const __m512 x = one.p[0].raw, z = two.p[0].raw;
+    return _mm512_add_ps(_mm512_shuffle_f32x4(x, z, 0x44), _mm512_shuffle_f32x4(x, z, 0xEE));
+  };
+  // Column c of all rows: one row in each quarter.
+  const auto quarters = [&](int c) HWY_ATTR {
+    const __m512 x = halves(sum[0][c], sum[1][c]), z = halves(sum[2][c], sum[3][c]);
+    return _mm512_add_ps(_mm512_shuffle_f32x4(x, z, 0x88), _mm512_shuffle_f32x4(x, z, 0xDD));
+  };
+  const auto pairs = [](__m512 x, __m512 z) HWY_ATTR {
+    return _mm512_add_ps(_mm512_shuffle_ps(x, z, 0x44), _mm512_shuffle_ps(x, z, 0xEE));
+  };
+  const __m512 low = pairs(quarters(0), quarters(1)), high = pairs(quarters(2), quarters(3));
+  const __m512 all =
+      _mm512_add_ps(_mm512_shuffle_ps(low, high, 0x88), _mm512_shuffle_ps(low, high, 0xDD));
+  _mm_storeu_ps(y, _mm512_castps512_ps128(all));
+  _mm_storeu_ps(y + ldy, _mm512_extractf32x4_ps(all, 1));
+  _mm_storeu_ps(y + 2 * ldy, _mm512_extractf32x4_ps(all, 2));
+  _mm_storeu_ps(y + 3 * ldy, _mm512_extractf32x4_ps(all, 3));
+}
+#endif
 HWY_INLINE float ReduceMax(V v) {
 #if HWY_TARGET == HWY_AVX3
   const __m512 x = v.p[0].raw;

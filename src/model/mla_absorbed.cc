@@ -14,6 +14,9 @@ using cache::kPageTokens;
 // Of block values that wait to be merged, 4 MB.
 constexpr int64_t kWaveFloats = 1 << 20;
 
+// Of the next block, asked for while this one's values are summed.
+constexpr int64_t kAheadFloats = 8192;
+
 /// One query token over the whole context.
 class AbsorbedQuery {
  public:
@@ -43,6 +46,7 @@ class AbsorbedQuery {
     const int64_t wave = std::min(blocks, std::max<int64_t>(4 * exec_.pool->threads_count(),
                                                             kWaveFloats / (mla_.heads * latent_)));
     partial_ = arena.Allocate<Partial>(wave * mla_.heads);
+    factors_ = arena.Allocate<float>(2 * wave * mla_.heads);
     block_value_ = arena.Allocate<float>(wave * mla_.heads * latent_);
     scores_ = arena.Allocate<float>(exec_.pool->threads_count() * mla_.heads * kPageTokens);
     for (int64_t first = 0; first < blocks; first += wave) {
@@ -50,15 +54,16 @@ class AbsorbedQuery {
       // Some neighbours to one thread: memory is read fastest in long streams.
       const int64_t grain = std::clamp<int64_t>(count / (8 * exec_.pool->threads_count()), 1, 8);
       exec_.pool->ParallelFor(count, grain, [&](int64_t begin, int64_t end, int worker) {
-        for (int64_t i = begin; i < end; ++i) AttendBlock(first + i, i, worker);
+        for (int64_t i = begin; i < end; ++i) AttendBlock(first + i, i, i + 1 < end, worker);
       });
-      exec_.pool->ParallelFor(mla_.heads, 1, [&](int64_t begin, int64_t end, int) {
-        for (int64_t h = begin; h < end; ++h) MergeWave(h, count);
+      const bool last = first + count == blocks;
+      exec_.pool->ParallelFor(mla_.heads, 2, [&](int64_t begin, int64_t end, int) {
+        for (int64_t h = begin; h < end; ++h) {
+          MergeWave(h, count, factors_ + 2 * wave * h);
+          if (last) ExpandValue(h);
+        }
       });
     }
-    exec_.pool->ParallelFor(mla_.heads, 2, [&](int64_t begin, int64_t end, int) {
-      for (int64_t h = begin; h < end; ++h) ExpandValue(h);
-    });
   }
 
  private:
@@ -81,8 +86,9 @@ class AbsorbedQuery {
     });
   }
 
-  /// All heads over one block, into slot `slot` of the wave.
-  void AttendBlock(int64_t block, int64_t slot, int worker) {
+  /// All heads over one block, into slot `slot` of the wave. `next_follows`: this thread goes on
+  /// with the next block.
+  void AttendBlock(int64_t block, int64_t slot, bool next_follows, int worker) {
     const int64_t tokens = std::min(kPageTokens, context_ - block * kPageTokens);
     const float* page = latents_.Page(block);
     float* scores = scores_ + worker * mla_.heads * kPageTokens;
@@ -94,16 +100,51 @@ class AbsorbedQuery {
       kernel_.elementwise.exp_block(scores + h * kPageTokens, tokens, scale, &partial.max,
                                     &partial.sum);
     }
-    kernel_.matmul.f32(scores, kPageTokens, page, width_, mla_.heads, tokens, latent_, false,
-                       block_value_ + slot * mla_.heads * latent_, latent_);
+    const int64_t ahead = std::min(kAheadFloats, kPageTokens * width_);
+    kernel_.matmul.f32_ahead(scores, kPageTokens, page, width_, mla_.heads, tokens, latent_,
+                             block_value_ + slot * mla_.heads * latent_, latent_,
+                             next_follows ? latents_.Page(block + 1) : page,
+                             next_follows ? ahead : 0);
   }
 
-  void MergeWave(int64_t head, int64_t count) {
-    for (int64_t slot = 0; slot < count; ++slot) {
-      const int64_t at = slot * mla_.heads + head;
-      MergePartial(kernel_, partial_[at], block_value_ + at * latent_, latent_, total_[head],
-                   value_ + head * latent_);
+  /// MergePartial for one block of the wave after the other, with the exponentials and the sums of
+  /// values taken together: same operations, same order. factors [2, count].
+  void MergeWave(int64_t head, int64_t count, float* factors) {
+    Partial& total = total_[head];
+    float* value = value_ + head * latent_;
+    const auto block = [&](int64_t slot) -> const Partial& {
+      return partial_[slot * mla_.heads + head];
+    };
+    const auto block_value = [&](int64_t slot) {
+      return block_value_ + (slot * mla_.heads + head) * latent_;
+    };
+    int64_t slot = 0;
+    for (; slot < count && total.sum == 0.0f; ++slot) {
+      MergePartial(kernel_, block(slot), block_value(slot), latent_, total, value);
     }
+    float* keep = factors;
+    float* add = factors + count;
+    for (int64_t i = slot; i < count; ++i) {
+      const float max = block(i).max > total.max ? block(i).max : total.max;
+      keep[i] = total.max - max;
+      add[i] = block(i).max - max;
+      total.max = max;
+    }
+    kernel_.elementwise.exp(keep + slot, count - slot, keep + slot);
+    kernel_.elementwise.exp(add + slot, count - slot, add + slot);
+    const auto sum_values = [&](int64_t begin, int64_t end) {
+      kernel_.matmul.f32(add + begin, count, block_value(begin), mla_.heads * latent_, 1,
+                         end - begin, latent_, true, value, latent_);
+    };
+    int64_t begin = slot;
+    for (int64_t i = slot; i < count; ++i) {
+      total.sum = keep[i] * total.sum + add[i] * block(i).sum;
+      if (keep[i] == 1.0f) continue;
+      if (begin < i) sum_values(begin, i);
+      kernel_.elementwise.scale(keep[i], value, latent_, value);
+      begin = i;
+    }
+    if (begin < count) sum_values(begin, count);
   }
 
   void ExpandValue(int64_t head) {
@@ -129,6 +170,7 @@ class AbsorbedQuery {
   float* value_ = nullptr;        // [H, latent]
   Partial* partial_ = nullptr;    // [wave, H]
   float* block_value_ = nullptr;  // [wave, H, latent]
+  float* factors_ = nullptr;      // [H, 2, wave]
   float* scores_ = nullptr;       // [threads, H, 256]
 };
 

@@ -12,6 +12,7 @@
 #include "base/limits.h"
 #include "base/random.h"
 #include "sample/exponential.h"
+#include "sample/token_constraint.h"
 
 namespace k3 {
 namespace {
@@ -101,9 +102,13 @@ void Sampler::See(std::span<const int32_t> prompt) {
   adjuster_.See(prompt);
 }
 
-Result<SampledToken> Sampler::Next(std::span<const float> logits) {
+Result<SampledToken> Sampler::Next(std::span<const float> logits,
+                                   std::span<const uint32_t> allowed) {
   K3_TRY(const int32_t raw_best, FindBest(logits));
-  K3_TRY(const std::span<const float> adjusted, adjuster_.Adjust(logits));
+  K3_TRY(std::span<const float> adjusted, adjuster_.Adjust(logits));
+  if (!allowed.empty()) {
+    K3_TRY(adjusted, Mask(adjusted, allowed));
+  }
   const float raw_max = logits[raw_best];
   weights_.resize(logits.size());
   const double total = ExpDifferences(logits, raw_max, 1.0, weights_);
@@ -132,6 +137,32 @@ Result<SampledToken> Sampler::Next(std::span<const float> logits) {
   adjuster_.Count(token.id);
   ++steps_count_;
   return token;
+}
+
+// The logits that `allowed` leaves, the others at -infinity.
+Result<std::span<const float>> Sampler::Mask(std::span<const float> logits,
+                                             std::span<const uint32_t> allowed) {
+  if (allowed.size() != MaskWordsCount(std::ssize(logits))) {
+    return InvalidArgument(fmt::format("a mask of {} words for {} logits, expected {}",
+                                       allowed.size(), logits.size(),
+                                       MaskWordsCount(std::ssize(logits))));
+  }
+  masked_.resize(logits.size());
+  bool any = false;
+  for (size_t word = 0; word < allowed.size(); ++word) {
+    const uint32_t bits = allowed[word];
+    const size_t end = std::min(word * 32 + 32, logits.size());
+    for (size_t i = word * 32; i < end; ++i) {
+      masked_[i] = (bits >> (i % 32) & 1) != 0 ? logits[i] : -kInfinity;
+      any |= masked_[i] > -kInfinity;
+    }
+  }
+  if (!any) {
+    return Internal(
+        "the grammar's mask leaves no token that can be drawn: all it allows have a logit of "
+        "-infinity");
+  }
+  return std::span<const float>(masked_);
 }
 
 // On entry weights_ is of these logits at temperature 1, and its sum is given, unless they were

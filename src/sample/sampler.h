@@ -3,7 +3,7 @@
 //
 //   Sampler sampler({.temperature = 0.6f, .top_p = 0.95f, .seed = 7});
 //   sampler.See(prompt);
-//   K3_TRY(SampledToken next, sampler.Next(logits));  // logits [V]
+//   K3_TRY(SampledToken next, sampler.Next(logits));  // logits [V]; a grammar's mask may follow
 //
 // First the logits are adjusted by biases and penalties (sampling_options.h). The filters come in
 // the order of Hugging Face's generation: temperature, then top-k, then top-p (of what top-k left,
@@ -15,7 +15,7 @@
 // The draw then walks the kept tokens in order of id. Temperature 0 is greedy: the best token.
 //
 // Token number n is a function of (seed, n, logits, tokens seen) and the options alone. A Sampler
-// is a value that owns scratch of up to 20 bytes a logit and what LogitAdjuster owns; one thread at
+// is a value that owns scratch of up to 24 bytes a logit and what LogitAdjuster owns; one thread at
 // a time. Copy it to replay from a step. A logit that is NaN or +infinity is Internal and named by
 // its position; -infinity is a token that cannot be drawn. Log-probabilities are of the raw logits,
 // before biases, penalties, temperature and filters.
@@ -55,13 +55,18 @@ class Sampler {
 
   /// Draws the next token from `logits` [V], 1 <= V <= kVocabularyMax, and counts it as seen. A
   /// failure draws nothing: the next call is the same step. InvalidArgument when a token that was
-  /// seen or is biased has no logit.
-  Result<SampledToken> Next(std::span<const float> logits);
+  /// seen or is biased has no logit. `allowed` is the mask of a TokenConstraint (words
+  /// [ceil(V / 32)]) or empty: what it leaves out cannot be drawn, as if its logit were -infinity
+  /// once biases and penalties are applied. Log-probabilities and `top` do not know of it. Internal
+  /// when it leaves nothing that can be drawn.
+  Result<SampledToken> Next(std::span<const float> logits, std::span<const uint32_t> allowed = {});
 
   /// How many tokens were drawn.
   int64_t steps_count() const { return steps_count_; }
 
  private:
+  Result<std::span<const float>> Mask(std::span<const float> logits,
+                                      std::span<const uint32_t> allowed);
   int32_t Draw(std::span<const float> logits, float max_logit, std::optional<double> total_at_one);
   void ListTop(std::span<const float> logits, int64_t count);
   void ListHeavy(std::span<const float> logits, double total);
@@ -75,6 +80,7 @@ class Sampler {
   std::vector<double> weights_;    // [V] exp((logit - max) / temperature) of the candidates
   std::vector<uint64_t> ordered_;  // order keys of the candidates, if a filter lists them
   std::vector<int32_t> kept_;      // ids, ascending
+  std::vector<float> masked_;      // [V] logits with what a mask leaves out at -infinity
 };
 
 }  // namespace k3

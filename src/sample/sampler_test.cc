@@ -303,6 +303,71 @@ TEST(SamplerTest, RefusesBrokenLogits) {
   EXPECT_EQ(sampler.steps_count(), 0);
 }
 
+TEST(SamplerTest, AMaskLeavesOutWhatItDoesNotAllow) {
+  const Logits logits = LogsOf({0.5, 0.25, 0.125, 0.125});
+  const std::vector<uint32_t> mask = {0b1110};
+  Sampler greedy({.temperature = 0.0f, .top_log_probs = 2});
+  const Result<SampledToken> best = greedy.Next(logits, mask);
+  ASSERT_TRUE(best.ok());
+  EXPECT_EQ(best->id, 1);
+  // Log-probabilities stay those of the raw logits; one rounding to float each.
+  EXPECT_NEAR(best->log_prob, std::log(0.25), 1e-6);
+  ASSERT_EQ(best->top.size(), 2u);
+  EXPECT_EQ(best->top[0].id, 0);
+  EXPECT_NEAR(best->top[0].log_prob, std::log(0.5), 1e-6);
+
+  for (const SamplingOptions& options :
+       std::vector<SamplingOptions>{{},
+                                    {.temperature = 0.7f},
+                                    {.top_p = 0.99f},
+                                    {.min_p = 0.01f},
+                                    {.repetition_penalty = 1.2f, .logit_bias = {{0, 50.0f}}}}) {
+    Sampler sampler(options);
+    Ids drawn;
+    for (int i = 0; i < 500; ++i) {
+      const Result<SampledToken> token = sampler.Next(logits, mask);
+      ASSERT_TRUE(token.ok());
+      drawn.insert(token->id);
+    }
+    EXPECT_EQ(drawn, (Ids{1, 2, 3}));
+  }
+  // Top-k is of what the mask leaves.
+  Sampler two({.top_k = 2});
+  Ids drawn;
+  for (int i = 0; i < 500; ++i) drawn.insert(two.Next(logits, mask)->id);
+  EXPECT_EQ(drawn, (Ids{1, 2}));
+}
+
+TEST(SamplerTest, AMaskOfEverythingChangesNothing) {
+  const Logits logits = RandomLogits(100, 3.0f, 12);
+  const std::vector<uint32_t> all(4, ~0u);
+  for (const SamplingOptions& options :
+       std::vector<SamplingOptions>{{}, {.temperature = 0.6f, .top_k = 5}, {.top_p = 0.9f}}) {
+    Sampler plain(options);
+    Sampler masked(options);
+    for (int i = 0; i < 100; ++i) {
+      const SampledToken a = *plain.Next(logits);
+      const SampledToken b = *masked.Next(logits, all);
+      EXPECT_EQ(a.id, b.id);
+      EXPECT_EQ(a.log_prob, b.log_prob);
+    }
+  }
+}
+
+TEST(SamplerTest, RefusesMasksThatLeaveNothing) {
+  Sampler sampler({});
+  const std::vector<uint32_t> first = {1};
+  EXPECT_EQ(sampler.Next(Logits{-kInfinity, 1}, first).status().message(),
+            "the grammar's mask leaves no token that can be drawn: all it allows have a logit of "
+            "-infinity");
+  EXPECT_EQ(sampler.Next(Logits{-kInfinity, 1}, first).status().code(), StatusCode::kInternal);
+  const std::vector<uint32_t> two = {1, 1};
+  EXPECT_EQ(sampler.Next(Logits{0, 1}, two).status().message(),
+            "a mask of 2 words for 2 logits, expected 1");
+  EXPECT_EQ(sampler.steps_count(), 0);
+  EXPECT_EQ(sampler.Next(Logits{0, 1}, first)->id, 0);
+}
+
 // Prints the time a token at the release's vocabulary; the bound only catches a full sort that has
 // become quadratic, not a busy machine.
 TEST(SamplerTest, PrintsTimeATokenAtFullVocabulary) {
