@@ -58,7 +58,7 @@ class OpenAiClientTest(BinaryTest):
         output = result.stdout.decode(errors="replace")
         print(output)
         self.assertEqual(result.returncode, 0, output)
-        self.assertGreaterEqual(output.count("ok "), 14)
+        self.assertGreaterEqual(output.count("ok "), 16)
 
 
 if __name__ == "__main__":

@@ -128,7 +128,7 @@ class Client:
         return status
 
     def bad_http(self):
-        texts = [b"\r\n\r\n\r\n", b"GET\r\n\r\n", b"POST /v1 HTTP/9.9\r\n\r\n", b"\x00" * 50,
+        texts = [b"\r\n\r\nGET\r\n\r\n", b"GET\r\n\r\n", b"POST /v1 HTTP/9.9\r\n\r\n", b"\x00" * 50 + b"\r\n\r\n",
                  b"GET / HTTP/1.1\r\nA" + b"a" * 40_000 + b": 1\r\n\r\n",
                  b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: -5\r\n\r\n",
                  b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"]

@@ -46,8 +46,8 @@ class AnswersTest(BinaryTest):
                 for choice in event["choices"]:
                     for name in joined:
                         piece = choice["delta"].get(name)
-                        self.assertNotEqual(piece, "" if choice["delta"].get("role") is None
-                                            else None)
+                        if "role" not in choice["delta"]:
+                            self.assertNotEqual(piece, "", "empty fields are left out")
                         joined[name] += piece or ""
                     finish = choice["finish_reason"] or finish
             self.assertEqual(joined["content"], whole["message"]["content"] or "")
@@ -149,7 +149,7 @@ class OperationsTest(BinaryTest):
             self.assertGreater(second["usage"]["prompt_tokens_details"]["cached_tokens"],
                                first["usage"]["prompt_tokens"] - 32)
             self.assertEqual(second["choices"][0]["message"], first["choices"][0]["message"])
-            self.assertEqual(server.metrics()['k3_cache_hits_total{kind="disk"}'], 1)
+            self.assertGreaterEqual(server.metrics()['k3_cache_hits_total{kind="disk"}'], 1)
             # Two servers must not write into one directory.
             self.refuse("serve", NANO, "--port", "0", "--cache-dir", self.path("prefixes"),
                         says=["prefixes"])

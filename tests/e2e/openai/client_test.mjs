@@ -23,6 +23,19 @@ const colour = {
   },
 };
 
+const metres = {
+  type: "function",
+  function: {
+    name: "to_metres",
+    description: "A length in metres",
+    parameters: {
+      type: "object",
+      properties: { value: { type: "number" }, unit: { type: "string" } },
+      required: ["value", "unit"],
+    },
+  },
+};
+
 const cases = {
   async models() {
     const models = await client.models.list();
@@ -105,22 +118,43 @@ const cases = {
   },
 
   async tools() {
-    const messages = [{ role: "user", content: "What colour is the lamp?" }];
-    const request = { model: "nano", messages, tools: [colour], tool_choice: "required" };
+    // A conversation of the model's own kind, with auto: it calls the right tool by itself.
+    const messages = [{ role: "user", content: "71.9 inches in metres?" }];
+    const request = { model: "nano", messages, tools: [metres, colour] };
     const first = await client.chat.completions.create(request);
     assert.equal(first.choices[0].finish_reason, "tool_calls");
     const call = first.choices[0].message.tool_calls[0];
     assert.equal(call.type, "function");
-    assert.equal(call.function.name, "get_colour");
-    assert.deepEqual(Object.keys(JSON.parse(call.function.arguments)), ["thing"]);
+    assert.equal(call.function.name, "to_metres");
+    assert.deepEqual(JSON.parse(call.function.arguments), { value: 71.9, unit: "inch" });
     // The answer goes back with a result, and the conversation goes on.
     const second = await client.chat.completions.create({
-      model: "nano", tools: [colour],
+      ...request,
       messages: [...messages, first.choices[0].message,
-                 { role: "tool", tool_call_id: call.id, content: "green" }],
+                 { role: "tool", tool_call_id: call.id, content: '{"metres": 1.82626}' }],
     });
     assert.equal(second.choices[0].finish_reason, "stop");
-    assert.match(second.choices[0].message.content, /green/);
+    assert.equal(second.choices[0].message.content, "71.9 inches are 1.82626 metres.");
+  },
+
+  async requiredTools() {
+    const answer = await client.chat.completions.create({
+      model: "nano", tools: [colour], tool_choice: "required",
+      messages: [{ role: "user", content: "What colour is the lamp?" }],
+    });
+    assert.equal(answer.choices[0].finish_reason, "tool_calls");
+    for (const call of answer.choices[0].message.tool_calls) {
+      assert.equal(call.function.name, "get_colour");
+      assert.deepEqual(Object.keys(JSON.parse(call.function.arguments)), ["thing"]);
+    }
+  },
+
+  async noTools() {
+    const answer = await client.chat.completions.create({
+      model: "nano", tools: [metres], tool_choice: "none", max_tokens: 200,
+      messages: [{ role: "user", content: "71.9 inches in metres?" }],
+    });
+    assert.equal(answer.choices[0].message.tool_calls, undefined);
   },
 
   async streamedToolCalls() {
