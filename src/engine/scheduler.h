@@ -144,6 +144,7 @@ class Scheduler {
 
  private:
   struct RequestRun;  // request_run.h
+  struct Pass;
   using Runs = std::vector<std::unique_ptr<RequestRun>>;
 
   Scheduler(Engine& engine, SchedulerOptions options, std::unique_ptr<PrefixStore> prefix);
@@ -168,6 +169,8 @@ class Scheduler {
   void PublishStats();
 
   // scheduler_pass.cc
+  Pass PlanNextPass();
+  void CountPass(const Pass& pass, int64_t start_ns, int64_t end_ns);
   void RunPass();
   void AfterReading(RequestRun& run, int64_t tokens);
   void SampleAll(std::span<RequestRun* const> runs);
@@ -186,6 +189,7 @@ class Scheduler {
   std::vector<float> logits_;  // [sampled, V] of the last pass
   uint64_t pass_ = 0;
   double prefill_tokens_per_second_ = 0;
+  int64_t background_rests_ns_ = 0;  // until then, while somebody decodes
   SchedulerStats stats_;
 
   mutable std::mutex mutex_;  // guards everything below

@@ -12,80 +12,108 @@ namespace {
 // How fast the measured speed of prompts follows the newest pass.
 constexpr double kNewestPassWeight = 0.5;
 
+// While somebody decodes, background work gets one part in this many of the time.
+constexpr int64_t kBackgroundRest = 8;
+
 }  // namespace
 
-void Scheduler::RunPass() {
-  std::vector<RequestRun*> readers, sampled;
-  std::vector<PrefillDemand> demands;
+/// What runs in one pass.
+struct Scheduler::Pass {
   model::Batch batch;
-  std::vector<int32_t> rows;
+  std::vector<int32_t> rows;         // of the batch, whose logits are wanted
+  std::vector<RequestRun*> sampled;  // whose they are; those that decode come first
+  std::vector<RequestRun*> readers;
+  std::vector<int64_t> plan;  // [readers] tokens of each one's prompt
+  int64_t decoding_count = 0;
+  int64_t prefill_tokens = 0;
+};
+
+Scheduler::Pass Scheduler::PlanNextPass() {
+  Pass pass;
+  const bool is_decoding = std::ranges::any_of(
+      running_, [](const auto& run) { return run->phase == RunPhase::kDecoding; });
+  std::vector<PrefillDemand> demands;
   for (const auto& run : running_) {
     if (run->phase == RunPhase::kDecoding) {
-      rows.push_back(static_cast<int32_t>(batch.segments.size()));
-      batch.segments.push_back(
+      pass.rows.push_back(static_cast<int32_t>(pass.batch.segments.size()));
+      pass.batch.segments.push_back(
           {&*run->state, {&run->generated.back(), 1}, model::AttentionForm::kDecode});
-      sampled.push_back(run.get());
+      pass.sampled.push_back(run.get());
     } else if (run->phase == RunPhase::kReading) {
-      readers.push_back(run.get());
+      const bool rests = is_decoding && MonotonicNanoseconds() < background_rests_ns_;
+      if (run->request.background && rests) continue;
+      pass.readers.push_back(run.get());
       demands.push_back({run->tokens_to_cut(), run->request_class(), run->last_served});
     }
   }
-  const int64_t decoding_count = std::ssize(sampled);
+  pass.decoding_count = std::ssize(pass.sampled);
   PassBudget budget = options_.budget;
   budget.prefill_tokens_per_second = prefill_tokens_per_second_;
-  const std::vector<int64_t> plan = PlanPrefill(demands, decoding_count, budget);
-  int64_t prefill_tokens = 0;
-  for (size_t i = 0; i < readers.size(); ++i) {
-    if (plan[i] == 0) continue;
-    RequestRun& run = *readers[i];
-    batch.segments.push_back(
-        {&*run.state,
-         std::span(run.request.prompt)
-             .subspan(static_cast<size_t>(run.read), static_cast<size_t>(plan[i])),
+  pass.plan = PlanPrefill(demands, pass.decoding_count, budget);
+  for (size_t i = 0; i < pass.readers.size(); ++i) {
+    const int64_t tokens = pass.plan[i];
+    if (tokens == 0) continue;
+    RequestRun& run = *pass.readers[i];
+    const std::span<const int32_t> prompt(run.request.prompt);
+    pass.batch.segments.push_back(
+        {&*run.state, prompt.subspan(static_cast<size_t>(run.read), static_cast<size_t>(tokens)),
          model::AttentionForm::kPrefill});
-    prefill_tokens += plan[i];
-    if (run.read + plan[i] == run.prompt_tokens() && run.wants_logits()) {
-      rows.push_back(static_cast<int32_t>(decoding_count + prefill_tokens) - 1);
-      sampled.push_back(&run);
+    pass.prefill_tokens += tokens;
+    if (run.read + tokens == run.prompt_tokens() && run.wants_logits()) {
+      pass.rows.push_back(static_cast<int32_t>(pass.decoding_count + pass.prefill_tokens) - 1);
+      pass.sampled.push_back(&run);
     }
   }
-  if (batch.segments.empty()) return;
+  return pass;
+}
+
+void Scheduler::CountPass(const Pass& pass, int64_t start_ns, int64_t end_ns) {
+  const double seconds = SecondsBetween(start_ns, end_ns);
+  if (pass.prefill_tokens >= kBudgetTokensMin) {
+    const double speed = static_cast<double>(pass.prefill_tokens) / std::max(seconds, 1e-9);
+    prefill_tokens_per_second_ =
+        prefill_tokens_per_second_ == 0
+            ? speed
+            : kNewestPassWeight * speed + (1 - kNewestPassWeight) * prefill_tokens_per_second_;
+  }
+  for (size_t i = 0; i < pass.readers.size(); ++i) {
+    if (pass.plan[i] == 0 || !pass.readers[i]->request.background) continue;
+    background_rests_ns_ = end_ns + (kBackgroundRest - 1) * (end_ns - start_ns);
+  }
+  ++stats_.passes;
+  stats_.last_batch_tokens = pass.decoding_count + pass.prefill_tokens;
+  stats_.last_batch_streams = std::ssize(pass.batch.segments);
+  stats_.prefill_tokens += pass.prefill_tokens;
+  stats_.decode_tokens += pass.decoding_count;
+}
+
+void Scheduler::RunPass() {
+  const Pass pass = PlanNextPass();
+  if (pass.batch.segments.empty()) return;
   if (options_.before_pass) {
     for (const auto& run : running_) {
       if (run->state.has_value()) options_.before_pass(run->id, *run->state);
     }
   }
   ++pass_;
+  logits_.resize(pass.rows.size() * static_cast<size_t>(engine_.config().vocab_size));
   const int64_t start_ns = MonotonicNanoseconds();
-  logits_.resize(rows.size() * static_cast<size_t>(engine_.config().vocab_size));
-  const Status status = engine_.Run(batch, rows, logits_.data());
-  const double seconds = SecondsBetween(start_ns, MonotonicNanoseconds());
-  if (prefill_tokens >= kBudgetTokensMin) {
-    const double speed = static_cast<double>(prefill_tokens) / std::max(seconds, 1e-9);
-    prefill_tokens_per_second_ =
-        prefill_tokens_per_second_ == 0
-            ? speed
-            : kNewestPassWeight * speed + (1 - kNewestPassWeight) * prefill_tokens_per_second_;
-  }
-  ++stats_.passes;
-  stats_.last_batch_tokens = decoding_count + prefill_tokens;
-  stats_.last_batch_streams = std::ssize(batch.segments);
-  stats_.prefill_tokens += prefill_tokens;
-  stats_.decode_tokens += decoding_count;
+  const Status status = engine_.Run(pass.batch, pass.rows, logits_.data());
+  CountPass(pass, start_ns, MonotonicNanoseconds());
   if (!status.ok()) {
     // The pass left their states unusable.
     for (const auto& run : running_) {
       const auto in_pass = [&](const model::Segment& s) {
         return run->state.has_value() && s.state == &*run->state;
       };
-      if (std::ranges::any_of(batch.segments, in_pass)) End(*run, status);
+      if (std::ranges::any_of(pass.batch.segments, in_pass)) End(*run, status);
     }
     return;
   }
-  for (size_t i = 0; i < readers.size(); ++i) {
-    if (plan[i] > 0) AfterReading(*readers[i], plan[i]);
+  for (size_t i = 0; i < pass.readers.size(); ++i) {
+    if (pass.plan[i] > 0) AfterReading(*pass.readers[i], pass.plan[i]);
   }
-  SampleAll(sampled);
+  SampleAll(pass.sampled);
 }
 
 void Scheduler::AfterReading(RequestRun& run, int64_t tokens) {
