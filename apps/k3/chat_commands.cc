@@ -122,10 +122,12 @@ Status ToolResult(const std::string& argument, ChatScreen& screen) {
 Status Stats(const std::string& /*argument*/, ChatScreen& screen) {
   if (!screen.last.has_value()) return WriteOutput("There is no answer yet.\n");
   screen.chat.FinishSettling();
-  return WriteOutput(fmt::format("{}\nsession: {} messages, {} tokens, {}\n",
-                                 ChatStatsLine(*screen.last), screen.chat.request().messages.size(),
-                                 screen.chat.session_tokens(),
-                                 FormatBytes(screen.chat.session_bytes())));
+  // A server counts the tokens of an answer at its end, which a stopped one does not reach.
+  const bool was_counted = screen.last->prompt_tokens > 0;
+  return WriteOutput(fmt::format(
+      "{}\nsession: {} messages, {}\n",
+      was_counted ? ChatStatsLine(*screen.last) : "The last answer was stopped and not counted.",
+      screen.chat.request().messages.size(), screen.chat.DescribeMemory()));
 }
 
 Status Quit(const std::string& /*argument*/, ChatScreen& screen) {
@@ -185,7 +187,11 @@ Status ShowAnswer(ChatScreen& screen,
                   const std::function<Result<ChatAnswer>(ChatSink& sink)>& run) {
   AnswerView view(screen.thinking, screen.styled);
   Result<ChatAnswer> answer = run(view);
-  if (!answer.ok()) return answer.status();
+  if (!answer.ok()) {
+    // What came of it stands on a line of its own, above the failure.
+    K3_RETURN_IF_ERROR(view.Finish({.finish_reason = FinishReason::kStop}));
+    return answer.status();
+  }
   K3_RETURN_IF_ERROR(view.Finish(*answer));
   screen.last = std::move(*answer);
   return OkStatus();

@@ -1,5 +1,7 @@
 #include "chat_session.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <optional>
@@ -8,22 +10,30 @@
 
 namespace k3::cli {
 
-ChatSession::ChatSession(Engine& engine, ChatRequest request, ChatOptions options)
-    : session_(engine, Session::Boundaries::kKept),
-      request_(std::move(request)),
-      options_(std::move(options)) {}
-
-Result<ChatAnswer> ChatSession::Answer(ChatSink& sink) {
-  Result<ChatAnswer> answer = AnswerChat(session_, request_, options_, sink);
+Result<ChatAnswer> LocalChat::Answer(const ChatRequest& request, const ChatOptions& options,
+                                     ChatSink& sink) {
+  Result<ChatAnswer> answer = AnswerChat(session_, request, options, sink);
   // What a failed pass leaves behind cannot be gone on with.
   if (!answer.ok()) session_.Reset();
   return answer;
 }
 
+void LocalChat::Settle(const ChatRequest& request, const KeepGoing& keep_going) {
+  // The next answer will meet the same failure and report it.
+  if (!SettleChat(session_, request, keep_going).ok()) session_.Reset();
+}
+
+std::string LocalChat::DescribeMemory() {
+  return fmt::format("{} tokens, {}", session_.length(), FormatBytes(session_.state().bytes()));
+}
+
+ChatSession::ChatSession(ChatBackend& backend, ChatRequest request, ChatOptions options)
+    : backend_(backend), request_(std::move(request)), options_(std::move(options)) {}
+
 Result<ChatAnswer> ChatSession::Say(ChatMessage message, ChatSink& sink) {
   FinishSettling();
   request_.messages.push_back(std::move(message));
-  Result<ChatAnswer> answer = Answer(sink);
+  Result<ChatAnswer> answer = backend_.Answer(request_, options_, sink);
   if (!answer.ok() || answer->generated_tokens == 0) {
     const bool is_kept = answer.ok() && answer->finish_reason != FinishReason::kCancelled;
     if (!is_kept) {
@@ -50,7 +60,7 @@ Result<ChatAnswer> ChatSession::Retry(ChatSink& sink) {
     messages.pop_back();
     ++options_.sampling.seed;
   }
-  Result<ChatAnswer> answer = Answer(sink);
+  Result<ChatAnswer> answer = backend_.Answer(request_, options_, sink);
   if (!answer.ok() || answer->generated_tokens == 0) {
     if (old.has_value()) messages.push_back(std::move(*old));
     return answer;
@@ -75,8 +85,7 @@ void ChatSession::StartSettling() {
       settling_tokens_ = total;
       return keep_settling_.load() && !WasInterrupted();
     };
-    // The next answer will meet the same failure and report it.
-    if (!SettleChat(session_, request_, keep_going).ok()) session_.Reset();
+    backend_.Settle(request_, keep_going);
     is_settling_ = false;
   });
 }

@@ -1,11 +1,14 @@
 #pragma once
-// ChatSession: a conversation with a model, the session that knows it, and the thread that runs the
-// last answer once more (SettleChat) while nobody waits.
+// ChatSession: a conversation, and the thread that prepares its next turn (ChatBackend::Settle)
+// while nobody waits. ChatBackend: who answers; a model in this process (LocalChat) or a server
+// (remote_chat.h).
 //
-// Borrows the engine. One thread at a time may call it; every call first stops the thread behind
-// it. Failures leave the conversation as it was before the call.
+// A session borrows its backend, a LocalChat its engine. One thread at a time may call a session;
+// every call first stops the thread behind it, so that a backend is never called by two. Failures
+// leave the conversation as it was before the call.
 
 #include <atomic>
+#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -15,9 +18,36 @@
 
 namespace k3::cli {
 
+class ChatBackend {
+ public:
+  using KeepGoing = std::function<bool(int64_t done, int64_t total)>;
+
+  virtual ~ChatBackend() = default;
+  /// As AnswerChat. What a failure leaves behind must not reach the next answer.
+  virtual Result<ChatAnswer> Answer(const ChatRequest& request, const ChatOptions& options,
+                                    ChatSink& sink) = 0;
+  /// As SettleChat, where that is left to the caller.
+  virtual void Settle(const ChatRequest& /*request*/, const KeepGoing& /*keep_going*/) {}
+  /// What is kept of the conversation, and where: for the user.
+  virtual std::string DescribeMemory() = 0;
+};
+
+class LocalChat : public ChatBackend {
+ public:
+  explicit LocalChat(Engine& engine) : session_(engine, Session::Boundaries::kKept) {}
+
+  Result<ChatAnswer> Answer(const ChatRequest& request, const ChatOptions& options,
+                            ChatSink& sink) override;
+  void Settle(const ChatRequest& request, const KeepGoing& keep_going) override;
+  std::string DescribeMemory() override;
+
+ private:
+  Session session_;
+};
+
 class ChatSession {
  public:
-  ChatSession(Engine& engine, ChatRequest request, ChatOptions options);
+  ChatSession(ChatBackend& backend, ChatRequest request, ChatOptions options);
   ~ChatSession() { StopSettling(); }
   ChatSession(const ChatSession&) = delete;
   ChatSession& operator=(const ChatSession&) = delete;
@@ -42,15 +72,12 @@ class ChatSession {
   /// Calls of the last answer without a result, in order.
   std::vector<ToolCall> OpenCalls() const;
 
-  /// Tokens that the session holds, and bytes of its state.
-  int64_t session_tokens() const { return session_.length(); }
-  int64_t session_bytes() { return session_.state().bytes(); }
+  std::string DescribeMemory() { return backend_.DescribeMemory(); }
 
  private:
-  Result<ChatAnswer> Answer(ChatSink& sink);
   void StopSettling();
 
-  Session session_;
+  ChatBackend& backend_;
   ChatRequest request_;
   ChatOptions options_;
   std::atomic<bool> keep_settling_ = false;

@@ -15,6 +15,7 @@
 #include "config/json.h"
 #include "engine_options.h"
 #include "number_check.h"
+#include "remote_chat.h"
 #include "sampling_flags.h"
 #include "sys/file.h"
 #include "terminal/line_editor.h"
@@ -28,6 +29,8 @@ constexpr int64_t kDefaultChatTokens = 4096;
 
 struct ChatFlags {
   std::string dir;
+  std::string server;
+  std::string api_key_file;
   std::optional<std::string> system;
   std::string effort;
   std::optional<std::string> tools;
@@ -107,37 +110,90 @@ Result<int> RunLoop(LineEditor& editor, ChatScreen& screen) {
   return kExitOk;
 }
 
-void Greet(const Engine& engine, const ChatFlags& flags) {
-  PrintNotice(fmt::format("{}, {} threads. /help lists the commands, Ctrl-D leaves.", flags.dir,
-                          engine.threads()));
+/// Who answers, and how.
+struct Answerer {
+  std::unique_ptr<Engine> engine;  // borrowed by the backend
+  std::unique_ptr<ChatBackend> backend;
+  ChatOptions options;
+  std::string greeting;
+};
+
+Result<Answerer> OpenModel(const ChatFlags& flags) {
+  Answerer answerer;
+  K3_TRY(const EngineOptions engine_options, MakeEngineOptions(flags.threads, true));
+  K3_TRY(answerer.engine, Engine::Open(flags.dir, engine_options));
+  Engine& engine = *answerer.engine;
+  const Result<XtmlMarkers> markers = XtmlMarkers::Find(engine.tokenizer());
+  if (!markers.ok()) return markers.status().WithContext(flags.dir);
+  ChatOptions& options = answerer.options;
+  options.stop_ids.assign(engine.stop_ids().begin(), engine.stop_ids().end());
+  K3_TRY(options.sampling, ChooseSampling(flags.sampling, engine.checkpoint().generation_config()));
+  K3_RETURN_IF_ERROR(options.sampling.ValidateFor(engine.config().vocab_size));
+  answerer.backend = std::make_unique<LocalChat>(engine);
+  answerer.greeting = fmt::format("{}, {} threads", flags.dir, engine.threads());
+  return answerer;
+}
+
+Result<Answerer> OpenServer(const ChatFlags& flags) {
+  if (flags.max_tokens < 1) {
+    return InvalidArgument("--max-tokens: expected at least 1, as a server takes it, found 0");
+  }
+  RemoteChatOptions options{.url = flags.server};
+  K3_TRY(options.sampling, RemoteSampling(flags.sampling));
+  if (!flags.api_key_file.empty()) {
+    K3_TRY(options.api_key, ReadApiKey(flags.api_key_file));
+  }
+  K3_TRY(std::unique_ptr<RemoteChat> remote, RemoteChat::Connect(std::move(options)));
+  Answerer answerer;
+  answerer.options.sampling.seed = flags.sampling.seed;
+  answerer.greeting = fmt::format("{} at {}", remote->model(), remote->url());
+  answerer.backend = std::move(remote);
+  return answerer;
 }
 
 Result<int> Chat(const ChatFlags& flags) {
-  K3_TRY(const EngineOptions engine_options, MakeEngineOptions(flags.threads, true));
   K3_TRY(ChatRequest request, FirstRequest(flags));
-  K3_TRY(const std::unique_ptr<Engine> engine, Engine::Open(flags.dir, engine_options));
-  const Result<XtmlMarkers> markers = XtmlMarkers::Find(engine->tokenizer());
-  if (!markers.ok()) return markers.status().WithContext(flags.dir);
-  ChatOptions options{.max_tokens = flags.max_tokens, .stop = flags.sampling.stops};
-  options.stop_ids.assign(engine->stop_ids().begin(), engine->stop_ids().end());
-  K3_TRY(options.sampling,
-         ChooseSampling(flags.sampling, engine->checkpoint().generation_config()));
-  K3_RETURN_IF_ERROR(options.sampling.ValidateFor(engine->config().vocab_size));
   K3_RETURN_IF_ERROR(MakeStopMatcher(flags.sampling).status());
+  K3_TRY(Answerer answerer, flags.server.empty() ? OpenModel(flags) : OpenServer(flags));
+  answerer.options.max_tokens = flags.max_tokens;
+  answerer.options.stop = flags.sampling.stops;
   std::string history = flags.history.empty() ? DefaultHistoryFile() : flags.history;
   if (flags.no_history) history.clear();
   K3_TRY(const std::unique_ptr<LineEditor> editor,
          LineEditor::Open({.history_file = history, .commands = ChatCommandNames()}));
-  ChatSession chat(*engine, std::move(request), std::move(options));
+  ChatSession chat(*answerer.backend, std::move(request), std::move(answerer.options));
   ChatScreen screen{.chat = chat,
                     .thinking = editor->edits() ? ThinkingView::kShow : ThinkingView::kHide,
                     .styled = StylingAllowed()};
   if (!flags.thinking.empty()) {
     K3_TRY(screen.thinking, ParseThinkingView(flags.thinking));
   }
-  if (editor->edits()) Greet(*engine, flags);
+  if (editor->edits()) {
+    PrintNotice(answerer.greeting + ". /help lists the commands, Ctrl-D leaves.");
+  }
   chat.StartSettling();
   return RunLoop(*editor, screen);
+}
+
+/// Declares what says who answers; --threads must be there.
+void AddAnswererOptions(CLI::App& command, ChatFlags& flags) {
+  const CLI::Validator not_empty(
+      [](const std::string& text) { return text.empty() ? std::string("expected a URL") : ""; },
+      "");
+  CLI::Option* server =
+      command
+          .add_option("--server", flags.server,
+                      "Talks to a running k3 serve, as in http://127.0.0.1:8080, in place of a "
+                      "model of its own.")
+          ->check(not_empty)
+          ->type_name("URL")
+          ->excludes("DIR")
+          ->excludes("--threads");
+  command
+      .add_option("--api-key-file", flags.api_key_file,
+                  "The server's key: the first line of this file.")
+      ->type_name("FILE")
+      ->needs(server);
 }
 
 }  // namespace
@@ -147,6 +203,7 @@ void AddChatCommand(CLI::App& app, Invocation& invocation) {
   auto flags = std::make_shared<ChatFlags>();
   CLI::App* command = app.add_subcommand("chat", "Talk with a model in the terminal.");
   AddModelArgument(*command, &flags->dir, "The model's directory.");
+  command->get_option("DIR")->required(false);
   command->add_option("--system", flags->system, "The system message.")->type_name("TEXT");
   AddEffortOption(*command, &flags->effort);
   command
@@ -171,6 +228,7 @@ void AddChatCommand(CLI::App& app, Invocation& invocation) {
                              ->type_name("FILE");
   command->add_flag("--no-history", flags->no_history, "Keeps them in no file.")->excludes(history);
   AddThreadsOption(*command, &flags->threads);
+  AddAnswererOptions(*command, *flags);
   command->footer(
       "Ctrl-C stops an answer, not the program; a second one, while the answer has not stopped "
       "yet,\n"
@@ -179,9 +237,12 @@ void AddChatCommand(CLI::App& app, Invocation& invocation) {
       "the program.\n\n"
       "Examples:\n"
       "  k3 chat models/nano\n"
-      "  printf 'What is 6 + 7?\\n/stats\\n' | k3 chat models/nano");
-  command->callback(
-      [flags, &invocation] { invocation.command = [flags] { return Chat(*flags); }; });
+      "  printf 'What is 6 + 7?\\n/stats\\n' | k3 chat models/nano\n"
+      "  k3 chat --server http://127.0.0.1:8080");
+  command->callback([flags, &invocation] {
+    if (flags->dir.empty() && flags->server.empty()) throw CLI::RequiredError("DIR or --server");
+    invocation.command = [flags] { return Chat(*flags); };
+  });
 }
 
 }  // namespace k3::cli

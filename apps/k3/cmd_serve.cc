@@ -147,27 +147,53 @@ void EndServing(const ServeFlags& flags, server::Service& service, server::HttpS
   logger.Info("stopped");
 }
 
-Result<int> Serve(ServeFlags flags) {
-  K3_TRY(const server::LogLevel level, server::ParseLogLevel(flags.log_level));
-  K3_TRY(flags.scheduler.budget.chunk_tokens_max, ParsePrefillChunk(flags.prefill_chunk));
+/// What the API calls a model: its directory's name.
+std::string ModelName(const std::string& dir) {
+  const std::filesystem::path path =
+      std::filesystem::weakly_canonical(std::filesystem::absolute(dir));
+  return path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
+}
+
+/// Fills in what the options leave open, and checks what they say together.
+Status CompleteFlags(ServeFlags& flags) {
+  SchedulerOptions& scheduler = flags.scheduler;
+  K3_TRY(scheduler.budget.chunk_tokens_max, ParsePrefillChunk(flags.prefill_chunk));
+  scheduler.budget.pass_seconds_max = static_cast<double>(flags.pass_ms) * 1e-3;
   if (!flags.api_key_file.empty()) {
     K3_TRY(flags.http.api_keys, ReadApiKeys(flags.api_key_file));
   }
-  if (flags.scheduler.prefix.reuse_decoded) {
-    PrintNotice(
-        "--reuse-decoded: answers after a reused turn may differ by rounding from those of a cold "
-        "run");
-  }
   if (flags.memory_bytes == 0) flags.memory_bytes = ReadMemoryFacts().available_bytes / 4 * 3;
-  flags.scheduler.memory_bytes_max = flags.memory_bytes;
-  flags.scheduler.prefix.memory_bytes_max =
+  scheduler.memory_bytes_max = flags.memory_bytes;
+  scheduler.prefix.memory_bytes_max =
       flags.cache_bytes >= 0 ? flags.cache_bytes : flags.memory_bytes / 3;
-  flags.scheduler.budget.pass_seconds_max = static_cast<double>(flags.pass_ms) * 1e-3;
-  if (flags.scheduler.prefix.memory_bytes_max == 0 && !flags.scheduler.prefix.disk_dir.empty()) {
+  if (scheduler.prefix.memory_bytes_max == 0 && !scheduler.prefix.disk_dir.empty()) {
     return InvalidArgument(
         "--cache-bytes 0 keeps nothing, so that --cache-dir has nothing to store; give both or "
         "neither");
   }
+  if (flags.name.empty()) flags.name = ModelName(flags.dir);
+  flags.service.model_name = flags.name;
+  flags.service.version = K3_VERSION;
+  flags.service.settles_turns = scheduler.prefix.memory_bytes_max > 0;
+  flags.http.port = flags.port;
+  if (scheduler.prefix.reuse_decoded) {
+    PrintNotice(
+        "--reuse-decoded: answers after a reused turn may differ by rounding from those of a cold "
+        "run");
+  }
+  return OkStatus();
+}
+
+Status AnnounceAddress(const ServeFlags& flags, uint16_t port) {
+  const std::string& host = flags.http.host;
+  const bool is_ipv6 = host.find(':') != std::string::npos;
+  return WriteOutput(fmt::format("Serving {} at http://{}:{}/v1\n", flags.name,
+                                 is_ipv6 ? "[" + host + "]" : host, port));
+}
+
+Result<int> Serve(ServeFlags flags) {
+  K3_TRY(const server::LogLevel level, server::ParseLogLevel(flags.log_level));
+  K3_RETURN_IF_ERROR(CompleteFlags(flags));
   // Before any thread, so that all of them leave the signals to this one.
   const sigset_t signals = EndingSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
@@ -177,32 +203,15 @@ Result<int> Serve(ServeFlags flags) {
   flags.scheduler.prefix.warn = [&logger](const std::string& message) {
     logger.Warn("cache", {{"message", message}});
   };
-  if (flags.name.empty()) {
-    flags.name = std::filesystem::path(flags.dir).lexically_normal().filename().string();
-    if (flags.name.empty() || flags.name == ".") {
-      flags.name = std::filesystem::absolute(flags.dir).parent_path().filename().string();
-    }
-  }
-  flags.service.model_name = flags.name;
-  flags.service.version = K3_VERSION;
-  flags.service.settles_turns = flags.scheduler.prefix.memory_bytes_max > 0;
-  flags.service.logger = &logger;
-  flags.service.metrics = &metrics;
-  flags.http.port = flags.port;
-  flags.http.logger = &logger;
-  flags.http.metrics = &metrics;
+  flags.service.logger = flags.http.logger = &logger;
+  flags.service.metrics = flags.http.metrics = &metrics;
   server::Service service(flags.service);
   K3_TRY(const std::unique_ptr<server::HttpServer> http,
-         server::HttpServer::Start(flags.http,
-                                   [&service](std::shared_ptr<server::HttpExchange> exchange,
-                                              server::HttpRequest request) {
-                                     service.Handle(std::move(exchange), std::move(request));
-                                   }));
-  const std::string host = flags.http.host.find(':') == std::string::npos
-                               ? flags.http.host
-                               : "[" + flags.http.host + "]";
-  K3_RETURN_IF_ERROR(
-      WriteOutput(fmt::format("Serving {} at http://{}:{}/v1\n", flags.name, host, http->port())));
+         server::HttpServer::Start(
+             flags.http, [&service](server::HttpExchangePtr exchange, server::HttpRequest request) {
+               service.Handle(std::move(exchange), std::move(request));
+             }));
+  K3_RETURN_IF_ERROR(AnnounceAddress(flags, http->port()));
   LoadedModel model(flags, service);
   while (!model.done()) {
     // Nothing runs yet, and opening cannot be interrupted.
@@ -213,14 +222,12 @@ Result<int> Serve(ServeFlags flags) {
     http->Stop(100);
     return model.status();
   }
-  const SchedulerStats stats = model.scheduler().Stats();
-  logger.Info("ready",
-              {{"model", flags.name},
-               {"memory_bytes", flags.memory_bytes},
-               {"cache_bytes", flags.scheduler.prefix.memory_bytes_max},
-               {"streams", flags.scheduler.streams_max},
-               {"disk_snapshots",
-                stats.prefix.disk.has_value() ? stats.prefix.disk->snapshots : int64_t{0}}});
+  const std::optional<cache::DiskTierStats> disk = model.scheduler().Stats().prefix.disk;
+  logger.Info("ready", {{"model", flags.name},
+                        {"memory_bytes", flags.memory_bytes},
+                        {"cache_bytes", flags.scheduler.prefix.memory_bytes_max},
+                        {"streams", flags.scheduler.streams_max},
+                        {"disk_snapshots", disk.has_value() ? disk->snapshots : int64_t{0}}});
   AwaitSignal(-1);
   EndServing(flags, service, *http, model, logger);
   return kExitOk;

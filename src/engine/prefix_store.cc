@@ -102,6 +102,7 @@ void PrefixStore::StartFetch(PrefixFinding& found, std::span<const int32_t> prom
   // Pages that are only matched are not pinned; should they go, the disk's part is of no use.
   const int64_t in_memory = found.lease_.pages_length() / kPageTokens * kPageTokens;
   if (disk_->Match(ends, length_max, in_memory) <= found.lease_.length()) return;
+  // Shared with the disk's thread, which may answer after the request is gone.
   found.fetch_ = std::make_shared<PrefixFinding::Fetch>();
   disk_->Fetch({.ends = std::move(ends),
                 .tokens = {prompt.begin(), prompt.end()},
@@ -120,10 +121,11 @@ bool PrefixStore::Import(const cache::DiskHit& hit, const cache::PrefixHash& sta
   const int64_t width = memory_.row_width();
   std::vector<cache::PageRows> pages;
   for (const cache::FetchedPage& fetched : hit.pages) {
-    std::vector<std::shared_ptr<cache::FloatArray>> rows = memory_.MakePageRows();
+    auto rows = memory_.MakePageRows();
     const int64_t count = std::min(fetched.tokens, hit.length - fetched.begin);
     for (size_t layer = 0; layer < rows.size(); ++layer) {
-      const float* from = fetched.payload.data() + static_cast<int64_t>(layer) * fetched.tokens * width;
+      const int64_t first = static_cast<int64_t>(layer) * fetched.tokens * width;
+      const float* from = fetched.payload.data() + first;
       std::copy(from, from + count * width, rows[layer]->data());
     }
     cache::PageRows page{.begin = fetched.begin};
@@ -131,6 +133,7 @@ bool PrefixStore::Import(const cache::DiskHit& hit, const cache::PrefixHash& sta
     pages.push_back(std::move(page));
   }
   if (memory_.AddLoadedPages(start, tokens, pages) < hit.length) return false;
+  // Shared as every snapshot is.
   auto snapshot = std::make_shared<cache::KdaSnapshot>(config_);
   const float* from = hit.snapshot.data();
   for (cache::KdaSnapshot::Layer& layer : snapshot->layers) {
@@ -172,7 +175,7 @@ void PrefixStore::Keep(std::string_view salt, std::span<const int32_t> tokens, i
   K3_CHECK(state.length() == length && length % kHashBlockTokens == 0,
            "a prefix is kept where it ends on the grid");
   if (length == 0 || options_.memory_bytes_max == 0) return;
-  std::shared_ptr<const cache::KdaSnapshot> snapshot = state.TakeSnapshot();
+  cache::SharedSnapshot snapshot = state.TakeSnapshot();
   if (!IsFinite(*snapshot) || !AreRowsFinite(state, known, length)) return;
   const cache::PrefixHash start = StartOf(salt);
   memory_.AddPages(start, tokens, state);
@@ -187,6 +190,7 @@ void PrefixStore::StoreOnDisk(const cache::PrefixHash& start, std::span<const in
   const int64_t length = std::ssize(tokens), width = memory_.row_width();
   for (cache::PageRows& page :
        memory_.ExportPages(start, tokens, disk_->StoredLength(ends) / kPageTokens)) {
+    // Shared with the disk's thread: what keeps the rows alive until they are written.
     const auto rows = std::make_shared<std::vector<cache::SharedRows>>(std::move(page.layers));
     cache::RecordToStore record{.parent = page.before, .begin = page.begin, .keeper = rows};
     for (const cache::SharedRows& layer : *rows) {
@@ -196,7 +200,7 @@ void PrefixStore::StoreOnDisk(const cache::PrefixHash& start, std::span<const in
     record.tokens = std::move(page.tokens);
     disk_->StorePage(std::move(record));
   }
-  const std::shared_ptr<const cache::KdaSnapshot> snapshot = memory_.ExportSnapshot(start, tokens);
+  const cache::SharedSnapshot snapshot = memory_.ExportSnapshot(start, tokens);
   const int64_t begin = (length - 1) / kPageTokens * kPageTokens;
   cache::RecordToStore record{.parent = ends[static_cast<size_t>(begin / kHashBlockTokens)],
                               .begin = begin,

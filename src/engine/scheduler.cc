@@ -27,6 +27,7 @@ Scheduler::Scheduler(Engine& engine, SchedulerOptions options, std::unique_ptr<P
     : engine_(engine), options_(std::move(options)), prefix_(std::move(prefix)) {
   memory_bytes_max_ = options_.memory_bytes_max;
   if (memory_bytes_max_ == 0) memory_bytes_max_ = ReadMemoryFacts().available_bytes / 4 * 3;
+  PublishStats();
   thread_ = std::thread([this] { Loop(); });
 }
 

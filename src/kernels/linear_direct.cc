@@ -16,6 +16,20 @@ namespace k3::kernels {
 namespace HWY_NAMESPACE {
 namespace {
 
+/// A whole block's part of the sums, the even elements and then the odd ones, for so many sums that
+/// there are no registers to hold both halves of the weights beside them.
+template <int kRows, int kWeights, bool kOdd>
+HWY_INLINE void AddBf16Half(const RowReader<WeightFormat::kBf16>* reader, const float* const* x,
+                            int64_t block, V (&sum)[kRows][kWeights]) {
+  V weights[kWeights];
+  Unroll<kWeights>([&](auto r)
+                       HWY_ATTR { weights[r] = LoadBf16Half<kOdd>(reader[r].data + block * 64); });
+  Unroll<kRows>([&](auto t) HWY_ATTR {
+    const V a = LoadU(x[t] + block * kSplitBlock + (kOdd ? kLanes : 0));
+    Unroll<kWeights>([&](auto r) HWY_ATTR { sum[t][r] = Fma(weights[r], a, sum[t][r]); });
+  });
+}
+
 /// kRows activation rows times kWeights weight rows, both streamed.
 template <WeightFormat kFormat, int kRows, int kWeights>
 void DirectBlock(const float* const* x, const WeightMatrix& w, int64_t first, float* y,
@@ -34,6 +48,13 @@ void DirectBlock(const float* const* x, const WeightMatrix& w, int64_t first, fl
     }
     Unroll<kWeights>([&](auto r)
                          HWY_ATTR { reader[r].PrefetchBlock(block, kWeights * row_bytes); });
+    if constexpr (kFormat == WeightFormat::kBf16 && kRows > 2) {
+      if (HWY_LIKELY(block < whole)) {
+        AddBf16Half<kRows, kWeights, false>(reader, x, block, sum);
+        AddBf16Half<kRows, kWeights, true>(reader, x, block, sum);
+        continue;
+      }
+    }
     V even_x[kRows], odd_x[kRows];
     Unroll<kRows>([&](auto t) HWY_ATTR {
       even_x[t] = LoadU(x[t] + block * kSplitBlock);

@@ -258,6 +258,18 @@ HWY_INLINE void LoadBf16Pairs(const uint8_t* HWY_RESTRICT x, V& even, V& odd) {
     odd.p[i] = hn::BitCast(DF(), hn::And(bits, hn::Set(DU(), 0xFFFF0000u)));
   }
 }
+/// One half of LoadBf16Pairs: the even elements, or the odd ones.
+template <bool kOdd>
+HWY_INLINE V LoadBf16Half(const uint8_t* HWY_RESTRICT x) {
+  V r;
+  K3_FOR_PARTS(i) {
+    const hn::Vec<DU> bits =
+        hn::BitCast(DU(), hn::LoadU(hn::Repartition<uint8_t, DU>(), x + i * kPartLanes * 4));
+    r.p[i] = hn::BitCast(
+        DF(), kOdd ? hn::And(bits, hn::Set(DU(), 0xFFFF0000u)) : hn::ShiftLeft<16>(bits));
+  }
+  return r;
+}
 /// 16 consecutive bfloat16, widened.
 HWY_INLINE V LoadBf16(const uint8_t* HWY_RESTRICT x) {
   V r;
@@ -433,6 +445,12 @@ HWY_INLINE void LoadBf16Pairs(const uint8_t* x, V& even, V& odd) {
     even.p[i] = Bf16ToFloat(Load16(x + 4 * i));
     odd.p[i] = Bf16ToFloat(Load16(x + 4 * i + 2));
   }
+}
+template <bool kOdd>
+HWY_INLINE V LoadBf16Half(const uint8_t* x) {
+  V r;
+  for (int i = 0; i < kLanes; ++i) r.p[i] = Bf16ToFloat(Load16(x + 4 * i + (kOdd ? 2 : 0)));
+  return r;
 }
 HWY_INLINE void Deinterleave(V first, V second, V& even, V& odd) {
   for (int i = 0; i < kLanes / 2; ++i) {

@@ -28,7 +28,17 @@ struct Piece {
   int64_t end;
 };
 
-bool UsesPanels(const LinearTask& task) { return task.x->count > kTileRows; }
+// Up to so many rows, weights in the checkpoint's own formats are multiplied as they are stored,
+// strip by strip: widening them first costs more than reading a strip a few times from the first
+// cache.
+constexpr int64_t kDirectRowsMax = 24;
+constexpr int64_t kStripRows = 8;
+
+bool UsesPanels(const LinearTask& task) {
+  const bool is_common =
+      task.w.format == WeightFormat::kBf16 || task.w.format == WeightFormat::kMxfp4;
+  return task.x->count > (is_common ? kDirectRowsMax : kTileRows);
+}
 
 /// Weight rows in one piece of work of a task.
 int64_t PieceRows(const LinearTask& task) {
@@ -42,8 +52,15 @@ int64_t PieceRows(const LinearTask& task) {
 
 void RunDirect(const ExecContext& ctx, const Piece& piece) {
   const LinearTask& task = *piece.task;
-  ctx.kernels->linear.direct(task.x->rows, task.x->count, task.w.Rows(piece.begin, piece.end),
-                             task.y + piece.begin, task.ldy);
+  const int64_t count = task.x->count;
+  const int64_t strip = count > kTileRows ? kStripRows : piece.end - piece.begin;
+  for (int64_t r = piece.begin; r < piece.end; r += strip) {
+    const WeightMatrix rows = task.w.Rows(r, std::min(r + strip, piece.end));
+    for (int64_t t = 0; t < count; t += kTileRows) {
+      ctx.kernels->linear.direct(task.x->rows + t, std::min(kTileRows, count - t), rows,
+                                 task.y + t * task.ldy + r, task.ldy);
+    }
+  }
 }
 
 /// Converts the piece's weight rows once and multiplies them with every tile of activations, in

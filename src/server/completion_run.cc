@@ -14,19 +14,17 @@ constexpr double kKeepAliveSeconds = 5;
 /// Hands what one sequence does to its run.
 class CompletionRun::Sink : public RequestSink {
  public:
-  Sink(std::shared_ptr<CompletionRun> run, int64_t choice)
-      : run_(std::move(run)), choice_(choice) {}
+  Sink(CompletionRunPtr run, int64_t choice) : run_(std::move(run)), choice_(choice) {}
   void OnStart(int64_t cached) override { run_->OnStart(cached); }
   SinkVerdict OnToken(const SampledToken& token) override { return run_->OnToken(choice_, token); }
   void OnEnd(const Result<ScheduledResult>& result) override { run_->OnEnd(choice_, result); }
 
  private:
-  const std::shared_ptr<CompletionRun> run_;  // shared: see the class
+  const CompletionRunPtr run_;  // shared: see the class
   const int64_t choice_;
 };
 
-CompletionRun::CompletionRun(std::shared_ptr<HttpExchange> exchange, CompletionPlan plan,
-                             Hooks hooks)
+CompletionRun::CompletionRun(HttpExchangePtr exchange, CompletionPlan plan, Hooks hooks)
     : exchange_(std::move(exchange)),
       plan_(std::move(plan)),
       hooks_(std::move(hooks)),
@@ -37,9 +35,8 @@ CompletionRun::CompletionRun(std::shared_ptr<HttpExchange> exchange, CompletionP
   record_.stream = plan_.params.stream;
 }
 
-std::shared_ptr<CompletionRun> CompletionRun::Create(std::shared_ptr<HttpExchange> exchange,
-                                                     CompletionPlan plan, Hooks hooks) {
-  return std::shared_ptr<CompletionRun>(
+CompletionRunPtr CompletionRun::Create(HttpExchangePtr exchange, CompletionPlan plan, Hooks hooks) {
+  return CompletionRunPtr(
       new CompletionRun(std::move(exchange), std::move(plan), std::move(hooks)));
 }
 
@@ -61,7 +58,7 @@ void CompletionRun::Start(Scheduler& scheduler, std::vector<uint64_t> ids) {
     if (failed_) CancelAll();
   }
   exchange_->OnGone([run = weak_from_this()] {
-    if (const std::shared_ptr<CompletionRun> alive = run.lock()) {
+    if (const CompletionRunPtr alive = run.lock()) {
       const std::lock_guard lock(alive->mutex_);
       alive->CancelAll();
     }

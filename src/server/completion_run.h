@@ -54,6 +54,10 @@ struct CompletionPlan {
   int64_t prompt_tokens = 0;  // of all prompts together
 };
 
+class CompletionRun;
+/// Shared: the sinks of its choices and the service hold it.
+using CompletionRunPtr = std::shared_ptr<CompletionRun>;
+
 class CompletionRun : public std::enable_shared_from_this<CompletionRun> {
  public:
   struct Hooks {
@@ -62,8 +66,7 @@ class CompletionRun : public std::enable_shared_from_this<CompletionRun> {
     std::function<void(const CompletionRecord& record)> on_end;
   };
 
-  static std::shared_ptr<CompletionRun> Create(std::shared_ptr<HttpExchange> exchange,
-                                               CompletionPlan plan, Hooks hooks);
+  static CompletionRunPtr Create(HttpExchangePtr exchange, CompletionPlan plan, Hooks hooks);
 
   /// One stream for each choice, in order, before any sink is made.
   void AddChoice(std::unique_ptr<AnswerStream> stream, std::vector<int32_t> prompt);
@@ -90,7 +93,7 @@ class CompletionRun : public std::enable_shared_from_this<CompletionRun> {
   };
   class Sink;
 
-  CompletionRun(std::shared_ptr<HttpExchange> exchange, CompletionPlan plan, Hooks hooks);
+  CompletionRun(HttpExchangePtr exchange, CompletionPlan plan, Hooks hooks);
 
   void OnStart(int64_t cached);
   SinkVerdict OnToken(int64_t choice, const SampledToken& token);
@@ -102,7 +105,7 @@ class CompletionRun : public std::enable_shared_from_this<CompletionRun> {
   Usage UsageNow() const;
   bool is_chat() const { return plan_.chat.has_value(); }
 
-  const std::shared_ptr<HttpExchange> exchange_;  // shared with the connection
+  const HttpExchangePtr exchange_;  // shared with the connection
   const CompletionPlan plan_;
   const Hooks hooks_;
 

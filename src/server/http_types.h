@@ -72,6 +72,9 @@ class HttpExchange {
   virtual int64_t queued_bytes() const = 0;
 };
 
+/// Shared: the connection, whoever answers, and the watchers of a running request all hold it.
+using HttpExchangePtr = std::shared_ptr<HttpExchange>;
+
 /// Called on the server's thread: must be quick and must not throw. The pointer is shared because
 /// the owner of the request and whoever watches over it may both keep it.
 using HttpHandler = std::function<void(std::shared_ptr<HttpExchange>, HttpRequest)>;

@@ -166,7 +166,7 @@ void Service::RespondModels(HttpExchange& exchange, std::string_view path) const
   RespondError(exchange, error);
 }
 
-void Service::Handle(std::shared_ptr<HttpExchange> exchange, HttpRequest request) {
+void Service::Handle(HttpExchangePtr exchange, HttpRequest request) {
   const bool reads = request.method == "GET" || request.method == "HEAD";
   if (request.path == "/health" || request.path == "/metrics") {
     if (!reads) return RespondError(*exchange, WrongMethod(request, "GET"));
@@ -236,7 +236,7 @@ void Service::Loop() {
 
 void Service::TickRuns() {
   std::erase_if(runs_, [](const std::weak_ptr<CompletionRun>& run) {
-    const std::shared_ptr<CompletionRun> alive = run.lock();
+    const CompletionRunPtr alive = run.lock();
     if (alive == nullptr || alive->over()) return true;
     alive->Tick();
     return false;
@@ -291,8 +291,7 @@ ScheduledRequest Service::MakeRequest(const CompletionParams& params, std::vecto
   return request;
 }
 
-Service::Failure Service::ProcessChat(const std::shared_ptr<HttpExchange>& exchange,
-                                      std::string_view body) {
+Service::Failure Service::ProcessChat(const HttpExchangePtr& exchange, std::string_view body) {
   if (!markers_.has_value()) {
     return ApiErrorOf(Unimplemented("messages: this model's tokenizer has no chat markup"));
   }
@@ -304,7 +303,7 @@ Service::Failure Service::ProcessChat(const std::shared_ptr<HttpExchange>& excha
   if (std::ssize(*prompt) >= engine_->config().context_max) {
     return ContextLengthExceeded(std::ssize(*prompt), engine_->config().context_max, "messages");
   }
-  const Result<std::shared_ptr<const AnswerGrammar>> grammar = AnswerGrammar::Compile(
+  const Result<AnswerGrammarPtr> grammar = AnswerGrammar::Compile(
       *vocabulary_, parsed->chat,
       {.parallel_tool_calls = parsed->parallel_tool_calls, .schema_path = parsed->schema_path});
   if (!grammar.ok()) return ApiErrorOf(grammar.status());
@@ -314,14 +313,13 @@ Service::Failure Service::ProcessChat(const std::shared_ptr<HttpExchange>& excha
   const CompletionParams params = parsed->params;
   const std::vector<int64_t> boundaries =
       Boundaries(parsed->chat, *prompt, markers_->end_of_message);
-  const std::shared_ptr<CompletionRun> run =
-      CompletionRun::Create(exchange,
-                            {.chat = std::move(*parsed),
-                             .params = params,
-                             .info = MakeInfo(params),
-                             .choices_count = params.choices_count,
-                             .prompt_tokens = std::ssize(*prompt)},
-                            MakeHooks());
+  const CompletionRunPtr run = CompletionRun::Create(exchange,
+                                                     {.chat = std::move(*parsed),
+                                                      .params = params,
+                                                      .info = MakeInfo(params),
+                                                      .choices_count = params.choices_count,
+                                                      .prompt_tokens = std::ssize(*prompt)},
+                                                     MakeHooks());
   const uint64_t seed = params.has_seed ? params.sampling.seed : random_();
   std::vector<ScheduledRequest> requests;
   for (int64_t c = 0; c < params.choices_count; ++c) {
@@ -337,8 +335,7 @@ Service::Failure Service::ProcessChat(const std::shared_ptr<HttpExchange>& excha
   return {};
 }
 
-Service::Failure Service::ProcessText(const std::shared_ptr<HttpExchange>& exchange,
-                                      std::string_view body) {
+Service::Failure Service::ProcessText(const HttpExchangePtr& exchange, std::string_view body) {
   const Result<TextCompletionRequest> parsed = ParseTextCompletion(body, context_);
   if (!parsed.ok()) return ApiErrorOf(parsed.status());
   const Result<StopMatcher> stop = StopMatcher::Create(parsed->params.stop);
@@ -362,7 +359,7 @@ Service::Failure Service::ProcessText(const std::shared_ptr<HttpExchange>& excha
     prompts.push_back(std::move(ids));
   }
   const CompletionParams& params = parsed->params;
-  const std::shared_ptr<CompletionRun> run =
+  const CompletionRunPtr run =
       CompletionRun::Create(exchange,
                             {.params = params,
                              .info = MakeInfo(params),
@@ -381,8 +378,7 @@ Service::Failure Service::ProcessText(const std::shared_ptr<HttpExchange>& excha
   return {};
 }
 
-void Service::SubmitAll(const std::shared_ptr<CompletionRun>& run,
-                        std::vector<ScheduledRequest> requests) {
+void Service::SubmitAll(const CompletionRunPtr& run, std::vector<ScheduledRequest> requests) {
   std::vector<uint64_t> ids;
   Status refused;
   for (size_t c = 0; c < requests.size(); ++c) {

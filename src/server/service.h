@@ -55,7 +55,7 @@ class Service {
   Service(const Service&) = delete;
   Service& operator=(const Service&) = delete;
 
-  void Handle(std::shared_ptr<HttpExchange> exchange, HttpRequest request);
+  void Handle(HttpExchangePtr exchange, HttpRequest request);
 
   /// NotFound when the tokenizer has no chat markup: then chat requests are refused, no more.
   Status Open(Engine& engine, Scheduler& scheduler);
@@ -67,7 +67,7 @@ class Service {
  private:
   enum class State { kLoading, kReady, kDraining };
   struct Incoming {
-    std::shared_ptr<HttpExchange> exchange;
+    HttpExchangePtr exchange;
     HttpRequest request;
   };
   /// What the client is to be told, if anything went wrong.
@@ -81,8 +81,8 @@ class Service {
   void Loop();
   void Process(Incoming incoming);
   // A failure is answered by Process.
-  Failure ProcessChat(const std::shared_ptr<HttpExchange>& exchange, std::string_view body);
-  Failure ProcessText(const std::shared_ptr<HttpExchange>& exchange, std::string_view body);
+  Failure ProcessChat(const HttpExchangePtr& exchange, std::string_view body);
+  Failure ProcessText(const HttpExchangePtr& exchange, std::string_view body);
   Failure ProcessTokenize(HttpExchange& exchange, std::string_view body) const;
   Failure ProcessDetokenize(HttpExchange& exchange, std::string_view body) const;
   void Settle(const FinishedTurn& turn);
@@ -94,7 +94,7 @@ class Service {
   ScheduledRequest MakeRequest(const CompletionParams& params, std::vector<int32_t> prompt,
                                uint64_t seed) const;
   /// Submits all choices or refuses them together.
-  void SubmitAll(const std::shared_ptr<CompletionRun>& run, std::vector<ScheduledRequest> requests);
+  void SubmitAll(const CompletionRunPtr& run, std::vector<ScheduledRequest> requests);
   void RespondHealth(HttpExchange& exchange) const;
   void RespondModels(HttpExchange& exchange, std::string_view path) const;
   static void RespondError(HttpExchange& exchange, const ApiError& error);

@@ -3,8 +3,9 @@
 namespace k3::server {
 namespace {
 
-const std::vector<double> kSecondsBounds = {0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1,
-                                            2.5,   5,    10,    25,   50,  100,  250};
+std::vector<double> SecondsBounds() {
+  return {0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250};
+}
 
 }  // namespace
 
@@ -14,6 +15,7 @@ SchedulerStats ServiceMetrics::Source::Read() {
 }
 
 ServiceMetrics::ServiceMetrics(MetricsRegistry* registry)
+    // Shared with the readers.
     : registry_(registry), source_(std::make_shared<Source>()) {}
 
 template <typename Read>
@@ -155,13 +157,13 @@ void ServiceMetrics::Record(const CompletionRecord& record) {
   registry_->AddCounter("k3_completion_tokens_total", "Tokens of answers.")
       ->Add(static_cast<double>(record.usage.completion_tokens));
   registry_
-      ->AddHistogram("k3_queue_seconds", "Time before a completion was started.", kSecondsBounds)
+      ->AddHistogram("k3_queue_seconds", "Time before a completion was started.", SecondsBounds())
       ->Observe(record.queue_seconds);
   if (record.first_token_seconds.has_value()) {
-    registry_->AddHistogram("k3_first_token_seconds", "Time to the first token.", kSecondsBounds)
+    registry_->AddHistogram("k3_first_token_seconds", "Time to the first token.", SecondsBounds())
         ->Observe(*record.first_token_seconds);
   }
-  registry_->AddHistogram("k3_completion_seconds", "Time of whole completions.", kSecondsBounds)
+  registry_->AddHistogram("k3_completion_seconds", "Time of whole completions.", SecondsBounds())
       ->Observe(record.total_seconds);
 }
 

@@ -39,7 +39,7 @@ class ServiceMetrics {
                   MetricLabels labels = {});
 
   MetricsRegistry* registry_;
-  std::shared_ptr<Source> source_;
+  std::shared_ptr<Source> source_;  // shared: see Source
 };
 
 }  // namespace k3::server
