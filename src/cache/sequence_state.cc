@@ -71,8 +71,15 @@ FloatArray::FloatArray(int64_t count)
   std::memset(data_.get(), 0, static_cast<size_t>(count) * sizeof(float));
 }
 
+FloatArray FloatArray::Unfilled(int64_t count) {
+  FloatArray array;
+  array.data_ = AllocateAligned(count * static_cast<int64_t>(sizeof(float)));
+  array.count_ = count;
+  return array;
+}
+
 FloatArray FloatArray::Clone() const {
-  FloatArray copy(count_);
+  FloatArray copy = Unfilled(count_);
   CopyFloats(data(), count_, copy.data());
   return copy;
 }

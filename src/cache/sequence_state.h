@@ -30,6 +30,8 @@ class FloatArray {
  public:
   FloatArray() = default;
   explicit FloatArray(int64_t count);
+  /// Not zeroed: for those who fill all of it.
+  static FloatArray Unfilled(int64_t count);
   float* data() { return reinterpret_cast<float*>(data_.get()); }
   const float* data() const { return reinterpret_cast<const float*>(data_.get()); }
   int64_t count() const { return count_; }

@@ -55,6 +55,7 @@ const float* CopyFloats(const float* from, cache::FloatArray& to) {
 PrefixStore::PrefixStore(Engine& engine, PrefixStoreOptions options,
                          std::unique_ptr<cache::DiskTier> disk)
     : config_(engine.config()),
+      pool_(engine.pool()),
       options_(std::move(options)),
       // Whole sequences take a quarter where they are kept at all: one budget for everything.
       memory_(engine.config(),
@@ -118,20 +119,24 @@ void PrefixStore::StartFetch(PrefixFinding& found, std::span<const int32_t> prom
 bool PrefixStore::Import(const cache::DiskHit& hit, const cache::PrefixHash& start,
                          std::span<const int32_t> prompt) {
   const std::span<const int32_t> tokens = prompt.first(static_cast<size_t>(hit.length));
-  const int64_t width = memory_.row_width();
-  std::vector<cache::PageRows> pages;
-  for (const cache::FetchedPage& fetched : hit.pages) {
-    auto rows = memory_.MakePageRows();
-    const int64_t count = std::min(fetched.tokens, hit.length - fetched.begin);
-    for (size_t layer = 0; layer < rows.size(); ++layer) {
-      const int64_t first = static_cast<int64_t>(layer) * fetched.tokens * width;
-      const float* from = fetched.payload.data() + first;
-      std::copy(from, from + count * width, rows[layer]->data());
+  const int64_t width = memory_.row_width(), floats = kPageTokens * width;
+  std::vector<cache::PageRows> pages(hit.pages.size());
+  pool_.ParallelFor(std::ssize(pages), 4, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      const cache::FetchedPage& fetched = hit.pages[static_cast<size_t>(i)];
+      cache::PageRows& page = pages[static_cast<size_t>(i)];
+      page.begin = fetched.begin;
+      const int64_t count = std::min(fetched.tokens, hit.length - fetched.begin) * width;
+      for (int64_t layer = 0; layer < memory_.mla_layers_count(); ++layer) {
+        cache::FloatArray rows = cache::FloatArray::Unfilled(floats);
+        const float* from = fetched.payload.data() + layer * fetched.tokens * width;
+        std::copy(from, from + count, rows.data());
+        std::fill(rows.data() + count, rows.data() + floats, 0.0f);
+        // Shared as every cached page is.
+        page.layers.push_back(std::make_shared<const cache::FloatArray>(std::move(rows)));
+      }
     }
-    cache::PageRows page{.begin = fetched.begin};
-    page.layers.assign(rows.begin(), rows.end());
-    pages.push_back(std::move(page));
-  }
+  });
   if (memory_.AddLoadedPages(start, tokens, pages) < hit.length) return false;
   // Shared as every snapshot is.
   auto snapshot = std::make_shared<cache::KdaSnapshot>(config_);

@@ -128,6 +128,7 @@ class PrefixStore {
                                          std::span<const int32_t> prompt);
 
   const ModelConfig& config_;
+  ThreadPool& pool_;
   PrefixStoreOptions options_;
   cache::PrefixCache memory_;
   DecodedSequences decoded_;

@@ -1,8 +1,10 @@
 #include "sys/arena.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <new>
 
@@ -14,6 +16,24 @@ namespace {
 constexpr int64_t kAlignment = 64;
 constexpr int64_t kHugePage = int64_t{2} << 20;
 constexpr int64_t kBlockBytesMin = int64_t{1} << 20;
+constexpr int64_t kPopulateBytesMin = int64_t{64} << 10;
+
+/// Maps the whole pages of [p, p + size) at once: touched one by one they cost a fault each, which
+/// under a hypervisor is the larger part of filling a new array. Where the system cannot do it,
+/// they are mapped when they are touched.
+void PopulatePages(void* p, int64_t size) {
+#ifdef MADV_POPULATE_WRITE
+  const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const uintptr_t begin = (reinterpret_cast<uintptr_t>(p) + page - 1) / page * page;
+  const uintptr_t end =
+      (reinterpret_cast<uintptr_t>(p) + static_cast<uintptr_t>(size)) / page * page;
+  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_POPULATE_WRITE);
+#else
+  (void)p;
+  (void)size;
+#endif
+}
+
 }  // namespace
 
 void AlignedDelete::operator()(void* p) const { std::free(p); }
@@ -26,6 +46,7 @@ AlignedBytes AllocateAligned(int64_t bytes) {
   void* p = std::aligned_alloc(static_cast<size_t>(alignment), static_cast<size_t>(size));
   if (p == nullptr) throw std::bad_alloc();  // as operator new does
   if (huge) madvise(p, static_cast<size_t>(size), MADV_HUGEPAGE);
+  if (!huge && size >= kPopulateBytesMin) PopulatePages(p, size);
   return AlignedBytes(static_cast<std::byte*>(p));
 }
 
