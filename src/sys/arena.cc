@@ -22,16 +22,11 @@ constexpr int64_t kPopulateBytesMin = int64_t{64} << 10;
 /// under a hypervisor is the larger part of filling a new array. Where the system cannot do it,
 /// they are mapped when they are touched.
 void PopulatePages(void* p, int64_t size) {
-#ifdef MADV_POPULATE_WRITE
   const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const uintptr_t begin = (reinterpret_cast<uintptr_t>(p) + page - 1) / page * page;
   const uintptr_t end =
       (reinterpret_cast<uintptr_t>(p) + static_cast<uintptr_t>(size)) / page * page;
   if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_POPULATE_WRITE);
-#else
-  (void)p;
-  (void)size;
-#endif
 }
 
 }  // namespace
