@@ -51,6 +51,12 @@ HttpHeaders CorsHeaders(const std::vector<std::string>& origins, const HttpReque
   return headers;
 }
 
+bool MayAct(const std::vector<std::string>& origins, const HttpRequest& request) {
+  const std::string* origin = request.FindHeader("Origin");
+  const auto allows = [&](const std::string& o) { return o == "*" || o == *origin; };
+  return request.method != "POST" || origin == nullptr || std::ranges::any_of(origins, allows);
+}
+
 HttpHeaders PreflightHeaders(const HttpRequest& request) {
   if (request.method != "OPTIONS" || request.FindHeader("Origin") == nullptr ||
       request.FindHeader("Access-Control-Request-Method") == nullptr) {

@@ -18,6 +18,11 @@ bool HasApiKey(const std::vector<std::string>& keys, const std::string* authoriz
 /// when it comes from no page or from one that is not among `origins`.
 HttpHeaders CorsHeaders(const std::vector<std::string>& origins, const HttpRequest& request);
 
+/// Whether `request` may have an effect: not if a web page sends it whose origin is not among
+/// `origins`. A browser sends simple POSTs of any page to any address without asking first, also to
+/// a server that only listens on this machine.
+bool MayAct(const std::vector<std::string>& origins, const HttpRequest& request);
+
 /// What a preflight's answer has besides. Empty when `request` is no preflight.
 HttpHeaders PreflightHeaders(const HttpRequest& request);
 

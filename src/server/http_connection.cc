@@ -206,6 +206,10 @@ void Connection::OnHead() {
     return Refuse(
         {401, "a valid API key is needed, as in `Authorization: Bearer KEY`", "invalid_api_key"});
   }
+  if (!MayAct(options.cors_origins, request)) {
+    return Refuse({403, "this web page's origin is not allowed here; see --cors-origin",
+                   "origin_not_allowed"});
+  }
   // Ahead of the body, so that nothing is sent in vain.
   const uint64_t coming = parser_->content_length().value_or(0);
   if (coming > 0 && core_->bodies_bytes + static_cast<int64_t>(coming) > options.bodies_bytes_max) {

@@ -181,6 +181,9 @@ class OperationsTest(BinaryTest):
                 self.assertEqual(found, status)
                 self.assertEqual(answered.get("Access-Control-Allow-Origin"),
                                  "https://app.example")
+            headers = {"Authorization": "Bearer first-key", "Origin": "https://other.example",
+                       "Content-Type": "text/plain"}
+            self.assertEqual(server.request("POST", CHAT, body, headers)[0], 403)
             self.assertEqual(server.health(), "ready")
         with open(keys, "w", encoding="utf-8") as stream:
             stream.write("# none\n")
@@ -223,6 +226,7 @@ class OperationsTest(BinaryTest):
     def test_metrics_are_prometheus_text(self):
         with Server(self.binary, NANO, "--log-level", "warn") as server:
             server.chat(QUESTION)
+            server.wait_idle()  # figures are counted behind the answer
             _, headers, raw = server.request("GET", "/metrics")
             self.assertTrue(headers["Content-Type"].startswith("text/plain; version=0.0.4"))
             for name in ("k3_first_token_seconds_bucket", "k3_queue_length", "k3_batch_tokens",
