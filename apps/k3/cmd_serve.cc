@@ -27,6 +27,7 @@
 namespace k3::cli {
 namespace {
 
+constexpr double kAbandonSeconds = 60;
 constexpr int64_t kDiskBytesDefault = int64_t{16} << 30;
 
 struct ServeFlags {
@@ -131,7 +132,11 @@ void EndServing(const ServeFlags& flags, server::Service& service, server::HttpS
   logger.Info("draining", {{"grace_s", flags.grace_seconds}});
   std::atomic<bool> drained = false;
   std::thread waiter([&] {
-    model.scheduler().Drain(static_cast<double>(flags.grace_seconds));
+    if (!model.scheduler().Drain(static_cast<double>(flags.grace_seconds))) {
+      // Their clients are told.
+      model.scheduler().Abandon();
+      model.scheduler().Drain(kAbandonSeconds);
+    }
     drained = true;
   });
   while (!drained) {

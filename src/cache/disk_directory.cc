@@ -17,8 +17,11 @@ constexpr std::string_view kRecordSuffix = ".k3c";
 constexpr std::string_view kPartialSuffix = ".partial";
 constexpr size_t kHexDigits = 32;
 
-using FileNanoseconds =
-    std::chrono::time_point<fs::file_time_type::clock, std::chrono::nanoseconds>;
+int64_t UnixNanoseconds(fs::file_time_type time) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::file_clock::to_sys(time).time_since_epoch())
+      .count();
+}
 
 bool IsHexName(std::string_view text) {
   return text.size() == kHexDigits &&
@@ -57,11 +60,11 @@ Result<ModelFolder> ListFolder(const std::string& path, const std::string& name)
     const fs::file_time_type time =
         error ? fs::file_time_type() : fs::last_write_time(entry.path(), error);
     if (error) return;
-    folder.records.push_back(
-        {.path = entry.path().string(),
-         .kind = *kind,
-         .bytes = bytes,
-         .last_use = FileNanoseconds(time.time_since_epoch()).time_since_epoch().count()});
+    folder.records.push_back({.path = entry.path().string(),
+                              .kind = *kind,
+                              .bytes = bytes,
+                              // One in the future would stay the newest for ever.
+                              .last_use = std::min(UnixNanoseconds(time), UseClock())});
   }));
   std::ranges::sort(folder.records, {}, [](const RecordFile& record) {
     return std::pair(record.last_use, std::string_view(record.path));
@@ -140,21 +143,17 @@ Result<RecordHeader> ReadRecordHeaderAt(ReadableFile& file, const std::string& p
 }
 
 int64_t UseClock() {
-  return FileNanoseconds(fs::file_time_type::clock::now().time_since_epoch())
-      .time_since_epoch()
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
       .count();
 }
 
 void SetLastUse(const std::string& path, int64_t last_use) {
   std::error_code ignored;
-  fs::last_write_time(path, fs::file_time_type(std::chrono::nanoseconds(last_use)), ignored);
+  const std::chrono::sys_time<std::chrono::nanoseconds> time{std::chrono::nanoseconds(last_use)};
+  fs::last_write_time(path, std::chrono::file_clock::from_sys(time), ignored);
 }
 
-int64_t UnixSeconds(int64_t last_use) {
-  const fs::file_time_type time{std::chrono::nanoseconds(last_use)};
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::file_clock::to_sys(time).time_since_epoch())
-      .count();
-}
+int64_t UnixSeconds(int64_t last_use) { return last_use / 1'000'000'000; }
 
 }  // namespace k3::cache

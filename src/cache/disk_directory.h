@@ -50,7 +50,7 @@ Status CheckIsCache(const std::string& dir);
 /// Reads a record's header and checks that file name and folder are the ones it belongs under.
 Result<RecordHeader> ReadRecordHeaderAt(ReadableFile& file, const std::string& path);
 
-/// When a record was used last is its file's modification time, as nanoseconds of the file clock.
+/// When a record was used last is its file's modification time, as nanoseconds since 1970.
 int64_t UseClock();
 /// Failures are ignored: they cost an order of eviction.
 void SetLastUse(const std::string& path, int64_t last_use);

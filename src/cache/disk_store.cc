@@ -179,13 +179,17 @@ void DiskStore::RunStore(const RecordHeader& header, const RecordToStore& record
   writes_fail_ = false;
   unsynced_ = true;
   std::vector<const IndexedRecord*> beginnings;
+  int64_t use = 0;
   {
     const std::lock_guard lock(mutex);
-    const IndexedRecord* added = index.Add(header, bytes, NextUse());
+    use = NextUse();
+    const IndexedRecord* added = index.Add(header, bytes, use);
     if (header.kind == RecordKind::kPage) beginnings = index.Beginnings(added);
     counters.written_bytes += bytes;
     ++counters.written_records;
   }
+  // The system's own time of the write is coarser than the clock of uses.
+  SetLastUse(path, use);
   for (const IndexedRecord* beginning : beginnings) RemoveRecord(beginning);
 }
 

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <ctime>
+
 #include <fstream>
 #include <latch>
 #include <thread>
@@ -333,6 +335,13 @@ TEST_F(DiskTierTest, TheLeastRecentlyUsedGoFirstAlsoAfterARestart) {
   EXPECT_EQ(opened.tier->Match(talks[1].ends, 256, 0), 0);
   EXPECT_EQ(opened.tier->Match(talks[2].ends, 256, 0), 256);
   EXPECT_EQ(opened.tier->Match(fifth.ends, 256, 0), 256);
+  // Uses are times of the day, so that other processes' and older runs' files compare with them.
+  const Result<std::vector<ModelFolder>> folders = ListCache(dir());
+  ASSERT_TRUE(folders.ok());
+  for (const RecordFile& file : folders->front().records) {
+    EXPECT_NEAR(static_cast<double>(UnixSeconds(file.last_use)),
+                static_cast<double>(std::time(nullptr)), 600);
+  }
 }
 
 TEST_F(DiskTierTest, WhatIsLargerThanTheBudgetEvictsNothing) {

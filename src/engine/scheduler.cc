@@ -17,6 +17,10 @@ constexpr int64_t kSharedTokensMin = 64;
 
 constexpr auto kDiskPoll = std::chrono::microseconds(500);
 
+Status QueueIsFull(int64_t queued) {
+  return ResourceExhausted(fmt::format("{} requests are waiting already; try again later", queued));
+}
+
 int64_t CommonTokens(std::span<const int32_t> a, std::span<const int32_t> b) {
   return std::ranges::mismatch(a, b).in1 - a.begin();
 }
@@ -95,10 +99,9 @@ Result<uint64_t> Scheduler::Submit(ScheduledRequest request, std::unique_ptr<Req
   {
     const std::lock_guard lock(mutex_);
     if (draining_ || stopping_) return Unavailable("the server is shutting down; try another");
-    if (!request.background && queued_count_ >= options_.queue_max) {
+    if (!request.background && unfinished_ >= places()) {
       ++published_.refused;
-      return ResourceExhausted(
-          fmt::format("{} requests are waiting already; try again later", queued_count_));
+      return QueueIsFull(queued_count_);
     }
     if (request.background) {
       // Only a cache's work: what is too much is left out.
@@ -116,6 +119,23 @@ Result<uint64_t> Scheduler::Submit(ScheduledRequest request, std::unique_ptr<Req
   }
   work_arrived_.notify_all();
   return id;
+}
+
+Status Scheduler::HasPlacesFor(int64_t count) const {
+  if (count > places()) {
+    return InvalidArgument(
+        fmt::format("n: expected at most {} answers at once here, found {}", places(), count));
+  }
+  const std::lock_guard lock(mutex_);
+  return unfinished_ + count > places() ? QueueIsFull(queued_count_) : OkStatus();
+}
+
+void Scheduler::Abandon() {
+  {
+    const std::lock_guard lock(mutex_);
+    draining_ = abandoned_ = true;
+  }
+  work_arrived_.notify_all();
 }
 
 void Scheduler::Cancel(uint64_t id) {
@@ -160,7 +180,9 @@ void Scheduler::Loop() {
 bool Scheduler::AwaitWork() {
   const auto is_active = [](const auto& run) { return run->phase != RunPhase::kFetching; };
   std::unique_lock lock(mutex_);
-  const auto has_news = [this] { return stopping_ || !submitted_.empty() || !cancelled_.empty(); };
+  const auto has_news = [this] {
+    return stopping_ || abandoned_ || !submitted_.empty() || !cancelled_.empty();
+  };
   if (!std::ranges::any_of(running_, is_active)) {
     if (!running_.empty()) {
       // The disk does not call: it is asked again and again.
@@ -176,15 +198,19 @@ bool Scheduler::AwaitWork() {
 
 void Scheduler::Attend() {
   std::vector<uint64_t> cancelled;
-  bool draining = false;
+  bool draining = false, abandoned = false;
   {
     const std::lock_guard lock(mutex_);
     cancelled.swap(cancelled_);
     draining = draining_;
+    abandoned = abandoned_;
   }
   for (Runs* runs : {&waiting_, &running_}) {
     for (const auto& run : *runs) {
-      if (std::ranges::count(cancelled, run->id) > 0 || (draining && run->request.background)) {
+      if (abandoned) {
+        End(*run, Unavailable("the server is shutting down; try another"));
+      } else if (std::ranges::count(cancelled, run->id) > 0 ||
+                 (draining && run->request.background)) {
         End(*run, Cancelled("the request was cancelled"));
       } else if (run->phase == RunPhase::kFetching && run->found.ready()) {
         StartReading(*run);

@@ -42,7 +42,7 @@ namespace k3 {
 
 struct SchedulerOptions {
   int64_t streams_max = 16;  // running at once
-  int64_t queue_max = 256;   // waiting, all classes together
+  int64_t queue_max = 256;   // waiting beside them, all classes together
   PassBudget budget;
   /// Of all running sequences and the cache together; 0: three quarters of what is available.
   int64_t memory_bytes_max = 0;
@@ -136,6 +136,14 @@ class Scheduler {
   /// Ends a request after the pass that is running, if it is not over yet.
   void Cancel(uint64_t id);
 
+  /// Whether `count` more requests would find a place: InvalidArgument if never, ResourceExhausted
+  /// if not now.
+  Status HasPlacesFor(int64_t count) const;
+
+  /// Ends everything that is still running or waiting, with Unavailable. After Drain, for what did
+  /// not end in time.
+  void Abandon();
+
   /// Refuses new requests and waits until the running and queued ones are over, at most `seconds`;
   /// whether they are. Background work is dropped.
   bool Drain(double seconds);
@@ -152,6 +160,7 @@ class Scheduler {
   Status Check(const ScheduledRequest& request) const;
   /// Bytes of the sequence at its largest.
   int64_t PlannedBytes(const ScheduledRequest& request) const;
+  int64_t places() const { return options_.streams_max + options_.queue_max; }
   int64_t room_bytes() const { return memory_bytes_max_ - options_.prefix.memory_bytes_max; }
 
   void Loop();
@@ -202,6 +211,7 @@ class Scheduler {
   int64_t background_count_ = 0;
   uint64_t next_id_ = 1;
   bool draining_ = false;
+  bool abandoned_ = false;
   bool stopping_ = false;
   SchedulerStats published_;
 

@@ -142,7 +142,13 @@ Result<ToolRules> CompileTool(const TokenVocabulary& vocabulary, const JsonValue
   for (const JsonMember& member : object->members) {
     rules.arguments.push_back(MakeArgument(vocabulary, rules.grammar, member));
   }
-  const bool may_be_free = object->members.empty() && object->rest >= 0;
+  // `"properties": {}` and `{}` are how a tool without arguments is written.
+  const JsonValue* parameters = function->Find("parameters");
+  const bool names_others =
+      parameters != nullptr &&
+      (parameters->Find("additionalProperties") != nullptr ||
+       (parameters->Find("type") != nullptr && parameters->Find("properties") == nullptr));
+  const bool may_be_free = object->members.empty() && object->rest >= 0 && names_others;
   for (const JsonType type : kTypes) {
     if (may_be_free && rules.grammar.HasType(object->rest, type, kArgumentDepth)) {
       rules.free_node = object->rest;
@@ -216,10 +222,6 @@ Result<AnswerGrammarPtr> AnswerGrammar::Compile(const TokenVocabulary& vocabular
   }
   K3_RETURN_IF_ERROR(SetCalls(request, options, *rules));
   rules->is_strict = rules->content.has_value() || rules->calls_min > 0;
-  const bool is_free = !rules->is_strict && rules->calls_max == 0;
-  if (is_free && request.tool_choice != ToolChoice::kNone) {
-    return AnswerGrammarPtr();
-  }
   WriteMarkup(*rules);
   return AnswerGrammarPtr(std::move(rules));
 }

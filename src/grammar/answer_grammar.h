@@ -5,8 +5,7 @@
 //
 //   K3_TRY(AnswerGrammarPtr grammar,
 //          AnswerGrammar::Compile(vocabulary, request, {.parallel_tool_calls = false}));
-//   std::unique_ptr<TokenConstraint> constraint;
-//   if (grammar != nullptr) constraint = MakeConstraint(grammar);
+//   std::unique_ptr<TokenConstraint> constraint = MakeConstraint(grammar);
 //
 // The constraint starts behind the prompt, inside the channel that it opened. Where it masks, it
 // allows the markup that XtmlRenderer writes, in the ids that EncodeXtml gives, so that XtmlParser
@@ -18,7 +17,7 @@
 //   tool_choice named       the same, of that tool alone
 //   tool_choice auto        anything until the tools section opens or the response closes; then
 //                           calls of declared tools alone
-//   tool_choice none        no tools section
+//   tool_choice none        no tools section; the same where the request declares no tools
 // Calls are numbered from 1; their arguments are those that the tool's parameters declare, each at
 // most once, with a value by its schema, and all required ones.
 //
@@ -52,7 +51,7 @@ class AnswerGrammar {
  public:
   virtual ~AnswerGrammar() = default;
 
-  /// Null when the request constrains nothing. `vocabulary` must outlive what is made of it.
+  /// `vocabulary` must outlive what is made of it.
   static Result<AnswerGrammarPtr> Compile(const TokenVocabulary& vocabulary,
                                           const ChatRequest& request,
                                           const AnswerGrammarOptions& options);

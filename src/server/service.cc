@@ -329,7 +329,7 @@ Service::Failure Service::ProcessChat(const HttpExchangePtr& exchange, std::stri
     requests.push_back(MakeRequest(params, *prompt, seed + static_cast<uint64_t>(c)));
     requests.back().stop_ids.push_back(markers_->end_of_message);
     requests.back().boundaries = boundaries;
-    if (*grammar != nullptr) requests.back().constraint = MakeConstraint(*grammar);
+    requests.back().constraint = MakeConstraint(*grammar);
   }
   SubmitAll(run, std::move(requests));
   return {};
@@ -380,7 +380,8 @@ Service::Failure Service::ProcessText(const HttpExchangePtr& exchange, std::stri
 
 void Service::SubmitAll(const CompletionRunPtr& run, std::vector<ScheduledRequest> requests) {
   std::vector<uint64_t> ids;
-  Status refused;
+  // All or none: choices that fill the queue must not be what refuses the last of them.
+  Status refused = scheduler_->HasPlacesFor(std::ssize(requests));
   for (size_t c = 0; c < requests.size(); ++c) {
     const int64_t choice = static_cast<int64_t>(c);
     if (refused.ok()) {

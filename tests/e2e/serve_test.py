@@ -213,6 +213,51 @@ class OperationsTest(BinaryTest):
             self.assertIn(events[-1]["choices"][0]["finish_reason"], ("stop", "length"))
             self.assertEqual(server.process.wait(30), 0)
 
+    def test_whoever_outlasts_the_grace_is_told(self):
+        with Server(self.binary, NANO, "--log-level", "warn", "--grace-seconds", "1",
+                    "--max-streams", "1") as server:
+            texts, statuses = [], []
+            body = {"prompt": "And the LORD said", "max_tokens": 900_000, "seed": 1,
+                    "temperature": 1.5, "logit_bias": {"2466": -100}}
+            threads = [
+                threading.Thread(target=lambda: texts.append(server.request(
+                    "POST", "/v1/completions", {**body, "stream": True})[2].decode())),
+                threading.Thread(target=lambda: statuses.append(server.post(
+                    "/v1/completions", body)[0]))]
+            threads[0].start()
+            deadline = time.monotonic() + 30
+            while server.metrics()["k3_streams_decoding"] == 0:
+                self.assertLess(time.monotonic(), deadline)
+            threads[1].start()
+            while server.metrics()['k3_queue_length{class="foreground"}'] == 0:
+                self.assertLess(time.monotonic(), deadline)
+            server.process.send_signal(signal.SIGTERM)
+            for thread in threads:
+                thread.join()
+            self.assertIn('"error"', texts[0])
+            self.assertTrue(texts[0].endswith("data: [DONE]\n\n"))
+            self.assertEqual(statuses, [503])
+
+    def test_choices_beyond_the_queue_are_refused_together(self):
+        with Server(self.binary, NANO, "--log-level", "warn", "--max-streams", "1",
+                    "--max-queue", "3") as server:
+            self.assertEqual(len(server.chat(QUESTION, n=4)["choices"]), 4)
+            status, body = server.post(CHAT, {"messages": QUESTION, "n": 5})
+            self.assertEqual((status, body["error"]["param"]), (400, "n"))
+
+    def test_without_tools_there_are_no_calls(self):
+        with Server(self.binary, NANO, "--log-level", "warn") as server:
+            for content in ("What is the weather in Strex?", "", "71.9 inches in metres?"):
+                answer = server.chat([{"role": "user", "content": content}], max_tokens=60)
+                self.assertNotIn("tool_calls", answer["choices"][0]["message"])
+            for parameters in ({"type": "object", "properties": {}}, {}, None):
+                tools = [{"type": "function", "function": {"name": "get",
+                                                           "parameters": parameters}}]
+                message = server.chat([{"role": "user", "content": "Set an alarm at 18:20"}],
+                                      tools=tools, tool_choice="required", temperature=1.2,
+                                      seed=1)["choices"][0]["message"]
+                self.assertEqual(message["tool_calls"][0]["function"]["arguments"], "{}")
+
     def test_bad_options_are_refused_with_their_reason(self):
         self.refuse("serve", self.path("nowhere"), "--port", "0", says=["nowhere"])
         self.refuse("serve", NANO, "--port", "70000", code=2, says=["--port"])
