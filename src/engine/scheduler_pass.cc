@@ -219,6 +219,10 @@ void Scheduler::End(RequestRun& run, const Result<ScheduledResult>& result) {
     const std::lock_guard lock(mutex_);
     if (!began) --(run.request.background ? background_count_ : queued_count_);
     if (!run.request.background) --unfinished_;
+    // Whoever waited for this end finds it counted.
+    published_.finished = stats_.finished;
+    published_.failed = stats_.failed;
+    published_.cancelled = stats_.cancelled;
   }
   work_ended_.notify_all();
 }
