@@ -1,7 +1,7 @@
 #include "engine/pass_planner.h"
 
 #include <algorithm>
-#include <numeric>
+#include <utility>
 
 namespace k3 {
 namespace {
@@ -12,7 +12,7 @@ std::vector<size_t> InTurn(std::span<const PrefillDemand> demands, RequestClass 
   for (size_t i = 0; i < demands.size(); ++i) {
     if (demands[i].request_class == request_class && demands[i].tokens > 0) order.push_back(i);
   }
-  std::ranges::stable_sort(order, {}, [&](size_t i) { return demands[i].last_served; });
+  std::ranges::sort(order, {}, [&](size_t i) { return std::pair(demands[i].last_served, i); });
   return order;
 }
 

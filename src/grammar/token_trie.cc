@@ -1,6 +1,7 @@
 #include "grammar/token_trie.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "text/utf8.h"
@@ -95,7 +96,7 @@ TokenTrie::FreeTokens TokenTrie::Sort(std::span<const std::string_view> tokens, 
     SetBit(id, free.mask);
   }
   const auto size_of = [&](int32_t id) { return sizes[static_cast<size_t>(id)]; };
-  std::ranges::stable_sort(free.by_size, {}, size_of);
+  std::ranges::sort(free.by_size, {}, [&](int32_t id) { return std::pair(size_of(id), id); });
   for (int64_t size = 0; size <= size_max; ++size) {
     const auto end = std::ranges::upper_bound(free.by_size, size, {}, size_of);
     free.size_ends.push_back(static_cast<size_t>(end - free.by_size.begin()));
