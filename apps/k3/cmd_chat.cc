@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 
+#include "api_key_file.h"
 #include "chat_commands.h"
 #include "chat_files.h"
 #include "chat_flags.h"
@@ -141,7 +142,8 @@ Result<Answerer> OpenServer(const ChatFlags& flags) {
   RemoteChatOptions options{.url = flags.server};
   K3_TRY(options.sampling, RemoteSampling(flags.sampling));
   if (!flags.api_key_file.empty()) {
-    K3_TRY(options.api_key, ReadApiKey(flags.api_key_file));
+    K3_TRY(const std::vector<std::string> keys, ReadApiKeys(flags.api_key_file));
+    options.api_key = keys.front();
   }
   K3_TRY(std::unique_ptr<RemoteChat> remote, RemoteChat::Connect(std::move(options)));
   Answerer answerer;

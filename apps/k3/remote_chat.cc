@@ -72,19 +72,6 @@ Result<JsonValue::Members> RemoteSampling(const SamplingFlags& flags) {
   return fields;
 }
 
-Result<std::string> ReadApiKey(const std::string& path) {
-  const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
-  K3_TRY(const std::string text, ReadWholeFile(*files, path, limits::kApiKeyFileBytesMax));
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    std::string key = text.substr(begin, end - begin);
-    begin = end + 1;
-    while (!key.empty() && (key.back() == '\r' || key.back() == ' ')) key.pop_back();
-    if (!key.empty() && key.front() != '#') return key;
-  }
-  return InvalidArgument(fmt::format("{}: expected an API key a line, found none", path));
-}
-
 Result<std::unique_ptr<RemoteChat>> RemoteChat::Connect(RemoteChatOptions options) {
   Result<server::HttpUrl> url = server::ParseHttpUrl(options.url);
   if (!url.ok()) return url.status().WithContext("--server");

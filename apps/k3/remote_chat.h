@@ -27,9 +27,6 @@ namespace k3::cli {
 /// is the server's to choose.
 Result<JsonValue::Members> RemoteSampling(const SamplingFlags& flags);
 
-/// The first key of a file as `k3 serve --api-key-file` takes it: a key a line, # begins a comment.
-Result<std::string> ReadApiKey(const std::string& path);
-
 struct RemoteChatOptions {
   std::string url;
   std::string api_key;          // empty: none is sent

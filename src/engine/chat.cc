@@ -72,6 +72,14 @@ Result<std::vector<int32_t>> EncodeChat(const Engine& engine, const ChatRequest&
   return EncodeXtml(engine.tokenizer(), segments);
 }
 
+Result<std::vector<int32_t>> EncodeHistory(const Engine& engine, const ChatRequest& request) {
+  ChatRequest history = request;
+  history.tool_choice = ToolChoice::kAuto;
+  history.response_format = ResponseFormat::kText;
+  history.add_generation_prompt = false;
+  return EncodeChat(engine, history);
+}
+
 Result<ChatAnswer> AnswerChat(Session& session, const ChatRequest& request,
                               const ChatOptions& options, ChatSink& sink) {
   const Engine& engine = session.engine();
@@ -122,12 +130,7 @@ void AddAnswer(const ParsedAnswer& answer, std::vector<ChatMessage>& messages) {
 
 Result<bool> SettleChat(Session& session, const ChatRequest& request,
                         const std::function<bool(int64_t done, int64_t total)>& keep_going) {
-  // What every later turn begins with: no options of this turn, and no open answer.
-  ChatRequest history = request;
-  history.tool_choice = ToolChoice::kAuto;
-  history.response_format = ResponseFormat::kText;
-  history.add_generation_prompt = false;
-  K3_TRY(const std::vector<int32_t> ids, EncodeChat(session.engine(), history));
+  K3_TRY(const std::vector<int32_t> ids, EncodeHistory(session.engine(), request));
   // A conversation that fills the context cannot go on: its next turn says so.
   if (std::ssize(ids) > session.engine().config().context_max) return true;
   if (session.Holds(ids)) return true;

@@ -75,6 +75,10 @@ void AddAnswer(const ParsedAnswer& answer, std::vector<ChatMessage>& messages);
 Result<bool> SettleChat(Session& session, const ChatRequest& request,
                         const std::function<bool(int64_t done, int64_t total)>& keep_going);
 
+/// The ids that every later turn of a conversation begins with: those of its messages, without what
+/// is said about this turn alone and without an open answer.
+Result<std::vector<int32_t>> EncodeHistory(const Engine& engine, const ChatRequest& request);
+
 /// The ids of a request's prompt.
 Result<std::vector<int32_t>> EncodeChat(const Engine& engine, const ChatRequest& request);
 

@@ -29,8 +29,6 @@ int64_t CommonTokens(std::span<const int32_t> a, std::span<const int32_t> b) {
 
 Scheduler::Scheduler(Engine& engine, SchedulerOptions options, std::unique_ptr<PrefixStore> prefix)
     : engine_(engine), options_(std::move(options)), prefix_(std::move(prefix)) {
-  memory_bytes_max_ = options_.memory_bytes_max;
-  if (memory_bytes_max_ == 0) memory_bytes_max_ = ReadMemoryFacts().available_bytes / 4 * 3;
   PublishStats();
   thread_ = std::thread([this] { Loop(); });
 }
@@ -42,13 +40,14 @@ Result<std::unique_ptr<Scheduler>> Scheduler::Start(Engine& engine, SchedulerOpt
         "scheduler: streams and the chunk must be at least 1, the time of a pass above 0, the "
         "queue and the memory 0 or more");
   }
-  const int64_t memory = options.memory_bytes_max > 0 ? options.memory_bytes_max
-                                                      : ReadMemoryFacts().available_bytes / 4 * 3;
-  if (options.prefix.memory_bytes_max >= memory) {
+  if (options.memory_bytes_max == 0) {
+    options.memory_bytes_max = ReadMemoryFacts().available_bytes / 4 * 3;
+  }
+  if (options.prefix.memory_bytes_max >= options.memory_bytes_max) {
     return InvalidArgument(fmt::format(
         "the cache's budget of {} bytes leaves nothing of the {} bytes for running requests; give "
         "it less",
-        options.prefix.memory_bytes_max, memory));
+        options.prefix.memory_bytes_max, options.memory_bytes_max));
   }
   K3_TRY(std::unique_ptr<PrefixStore> prefix, PrefixStore::Open(engine, options.prefix));
   return std::unique_ptr<Scheduler>(new Scheduler(engine, std::move(options), std::move(prefix)));
@@ -318,7 +317,7 @@ void Scheduler::PublishStats() {
       std::ranges::count(running_, RunPhase::kDecoding, [](const auto& run) { return run->phase; });
   stats_.planned_bytes = 0;
   for (const auto& run : running_) stats_.planned_bytes += run->planned_bytes;
-  stats_.memory_bytes_max = memory_bytes_max_;
+  stats_.memory_bytes_max = options_.memory_bytes_max;
   stats_.prefill_tokens_per_second = prefill_tokens_per_second_;
   stats_.prefix = prefix_->stats();
   const std::lock_guard lock(mutex_);

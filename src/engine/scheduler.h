@@ -161,7 +161,9 @@ class Scheduler {
   /// Bytes of the sequence at its largest.
   int64_t PlannedBytes(const ScheduledRequest& request) const;
   int64_t places() const { return options_.streams_max + options_.queue_max; }
-  int64_t room_bytes() const { return memory_bytes_max_ - options_.prefix.memory_bytes_max; }
+  int64_t room_bytes() const {
+    return options_.memory_bytes_max - options_.prefix.memory_bytes_max;
+  }
 
   void Loop();
   /// False when the scheduler stops.
@@ -189,7 +191,6 @@ class Scheduler {
 
   Engine& engine_;
   const SchedulerOptions options_;
-  int64_t memory_bytes_max_ = 0;
 
   // The scheduler's thread alone.
   std::unique_ptr<PrefixStore> prefix_;

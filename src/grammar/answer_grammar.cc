@@ -8,6 +8,7 @@
 
 #include "base/limits.h"
 #include "grammar/answer_rules.h"
+#include "text/xtml_tag.h"
 
 namespace k3 {
 namespace {
@@ -17,20 +18,6 @@ using Ids = std::vector<int32_t>;
 constexpr std::array<JsonType, 6> kTypes = {JsonType::kString,  JsonType::kNumber,
                                             JsonType::kBoolean, JsonType::kNull,
                                             JsonType::kObject,  JsonType::kArray};
-
-std::string EscapeAttribute(std::string_view value) {
-  std::string out;
-  for (const char c : value) {
-    if (c == '&') {
-      out += "&amp;";
-    } else if (c == '"') {
-      out += "&quot;";
-    } else {
-      out += c;
-    }
-  }
-  return out;
-}
 
 /// Markup in the ids of the renderer, which encodes every part alone.
 class MarkupWriter {
@@ -48,7 +35,7 @@ class MarkupWriter {
   }
   /// ` key="value`, without the quotation mark that ends it.
   MarkupWriter& Attribute(std::string_view key, std::string_view value) {
-    return Text(fmt::format(" {}", key)).Text("=\"").Text(EscapeAttribute(value));
+    return Text(fmt::format(" {}", key)).Text("=\"").Text(EscapeXtmlAttribute(value));
   }
   Ids Take() { return std::exchange(ids_, {}); }
 

@@ -15,6 +15,7 @@
 #include "config/json.h"
 #include "grammar/token_vocabulary.h"
 #include "sample/token_constraint.h"
+#include "text/base64_test_util.h"
 #include "text/tokenizer.h"
 #include "text/utf8.h"
 
@@ -24,21 +25,6 @@ inline JsonValue Json(std::string_view text) {
   Result<JsonValue> value = ParseJson(text, "test");
   EXPECT_TRUE(value.ok()) << value.status().ToString() << " in " << text;
   return value.ok() ? std::move(value).value() : JsonValue();
-}
-
-inline std::string Base64(std::string_view bytes) {
-  constexpr std::string_view kAlphabet =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string out;
-  for (size_t i = 0; i < bytes.size(); i += 3) {
-    uint32_t group = 0;
-    for (size_t j = 0; j < 3; ++j) {
-      group = group << 8 | (i + j < bytes.size() ? static_cast<uint8_t>(bytes[i + j]) : 0u);
-    }
-    for (int shift = 18; shift >= 0; shift -= 6) out += kAlphabet[(group >> shift) & 63];
-  }
-  for (size_t i = 0; i < (3 - bytes.size() % 3) % 3; ++i) out[out.size() - 1 - i] = '=';
-  return out;
 }
 
 /// A token for each byte and each of `words`, which are no single bytes, then the four markers and

@@ -72,16 +72,10 @@ int64_t EndOfMessages(std::span<const int32_t> prompt, int64_t count, int32_t en
 /// front of what is said about this turn alone.
 std::vector<int64_t> Boundaries(const ChatRequest& chat, std::span<const int32_t> prompt,
                                 int32_t end_of_message) {
-  ChatRequest history = chat;
-  const int64_t leading = LeadingSystemMessages(chat);
-  std::vector<int64_t> ends = {EndOfMessages(prompt, leading, end_of_message)};
-  const bool has_turn_options = chat.tool_choice == ToolChoice::kRequired ||
-                                chat.tool_choice == ToolChoice::kNone ||
-                                chat.response_format != ResponseFormat::kText;
-  if (has_turn_options) {
-    int64_t options =
-        chat.tool_choice == ToolChoice::kRequired || chat.tool_choice == ToolChoice::kNone ? 1 : 0;
-    if (chat.response_format != ResponseFormat::kText) ++options;
+  std::vector<int64_t> ends = {EndOfMessages(prompt, LeadingSystemMessages(chat), end_of_message)};
+  int64_t options = chat.response_format != ResponseFormat::kText ? 1 : 0;
+  if (chat.tool_choice == ToolChoice::kRequired || chat.tool_choice == ToolChoice::kNone) ++options;
+  if (options > 0) {
     const int64_t all = std::ranges::count(prompt, end_of_message);
     ends.push_back(EndOfMessages(prompt, all - options, end_of_message));
   }
@@ -469,12 +463,7 @@ void Service::KeepTurn(const CompletionRun& run, int64_t choice) {
 void Service::Settle(const FinishedTurn& turn) {
   ScheduledRequest request;
   if (turn.text.empty()) {
-    // What every later turn begins with: no options of this turn, and no open answer.
-    ChatRequest history = turn.chat;
-    history.tool_choice = ToolChoice::kAuto;
-    history.response_format = ResponseFormat::kText;
-    history.add_generation_prompt = false;
-    Result<std::vector<int32_t>> ids = EncodeChat(*engine_, history);
+    Result<std::vector<int32_t>> ids = EncodeHistory(*engine_, turn.chat);
     if (!ids.ok()) return;
     request.prompt = std::move(*ids);
   } else {

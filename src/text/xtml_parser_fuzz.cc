@@ -6,6 +6,7 @@
 #include <array>
 
 #include "base/check.h"
+#include "text/base64_test_util.h"
 #include "text/xtml_parser_test_util.h"
 
 namespace {
@@ -21,28 +22,14 @@ constexpr int32_t kRanksCount = 256 + static_cast<int32_t>(kWords.size());
 // The four markers and two control tokens without a name.
 constexpr int32_t kVocabSize = kRanksCount + 6;
 
-std::string Base64(std::string_view bytes) {
-  constexpr std::string_view kAlphabet =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string out;
-  for (size_t i = 0; i < bytes.size(); i += 3) {
-    uint32_t group = 0;
-    for (size_t j = 0; j < 3; ++j) {
-      group = group << 8 | (i + j < bytes.size() ? static_cast<uint8_t>(bytes[i + j]) : 0u);
-    }
-    for (int shift = 18; shift >= 0; shift -= 6) out += kAlphabet[(group >> shift) & 63];
-  }
-  for (size_t i = 0; i < (3 - bytes.size() % 3) % 3; ++i) out[out.size() - 1 - i] = '=';
-  return out;
-}
-
 k3::Tokenizer MakeTokenizer() {
   std::string model;
   for (int byte = 0; byte < 256; ++byte) {
-    model += fmt::format("{} {}\n", Base64(std::string(1, static_cast<char>(byte))), byte);
+    model += fmt::format("{} {}\n", k3::Base64(std::string(1, static_cast<char>(byte))), byte);
   }
   int32_t rank = 256;
-  for (const std::string_view word : kWords) model += fmt::format("{} {}\n", Base64(word), rank++);
+  for (const std::string_view word : kWords)
+    model += fmt::format("{} {}\n", k3::Base64(word), rank++);
   std::string config;
   for (const std::string_view name :
        {k3::kXtmlOpen, k3::kXtmlClose, k3::kXtmlSep, k3::kXtmlEndOfMessage}) {

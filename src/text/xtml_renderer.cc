@@ -1,5 +1,7 @@
 #include "text/xtml_renderer.h"
 
+#include "text/xtml_tag.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,20 +16,6 @@ namespace {
 constexpr JsonStyle kSchemaStyle = {.item_separator = ",", .key_separator = ":", .sort_keys = true};
 
 using Attributes = std::vector<std::pair<std::string_view, std::string>>;
-
-std::string Escape(std::string_view value) {
-  std::string out;
-  for (const char c : value) {
-    if (c == '&') {
-      out += "&amp;";
-    } else if (c == '"') {
-      out += "&quot;";
-    } else {
-      out += c;
-    }
-  }
-  return out;
-}
 
 std::string_view ArgumentType(const JsonValue& value) {
   if (value.string() != nullptr) return "string";
@@ -54,7 +42,7 @@ class Writer {
     for (const auto& [key, value] : attributes) {
       Text(fmt::format(" {}", key));
       Text("=\"");
-      Text(Escape(value));
+      Text(EscapeXtmlAttribute(value));
       Text("\"");
     }
     Marker(kXtmlSep);

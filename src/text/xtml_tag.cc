@@ -92,4 +92,18 @@ bool StartsKnownXtmlTag(std::string_view inside) {
   return false;
 }
 
+std::string EscapeXtmlAttribute(std::string_view value) {
+  std::string out;
+  for (const char c : value) {
+    if (c == '&') {
+      out += "&amp;";
+    } else if (c == '"') {
+      out += "&quot;";
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
 }  // namespace k3

@@ -38,6 +38,9 @@ struct XtmlTag {
 /// be any bytes and must outlive the tag.
 XtmlTag ParseXtmlTag(std::string_view inside);
 
+/// An attribute's value as it stands in a tag: `&` and `"` are escaped, nothing else.
+std::string EscapeXtmlAttribute(std::string_view value);
+
 /// Whether `inside` is the start of a known tag: of its name, or the name and what follows it. The
 /// time does not depend on the length.
 bool StartsKnownXtmlTag(std::string_view inside);
