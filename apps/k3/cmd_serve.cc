@@ -73,9 +73,9 @@ bool AwaitSignal(double seconds) {
 /// The model and what runs it, opened beside the server, so that /health can say that it loads.
 class LoadedModel {
  public:
-  LoadedModel(const ServeFlags& flags, server::Service& service)
-      : thread_([this, &flags, &service] {
-          status_ = Open(flags, service);
+  explicit LoadedModel(const ServeFlags& flags)
+      : thread_([this, &flags] {
+          status_ = Open(flags);
           done_ = true;
         }) {}
   ~LoadedModel() {
@@ -85,14 +85,15 @@ class LoadedModel {
   bool done() const { return done_; }
   /// Once done.
   const Status& status() const { return status_; }
+  Engine& engine() { return *engine_; }
   Scheduler& scheduler() { return *scheduler_; }
 
  private:
-  Status Open(const ServeFlags& flags, server::Service& service) {
+  Status Open(const ServeFlags& flags) {
     K3_TRY(const EngineOptions options, MakeEngineOptions(flags.threads, true));
     K3_TRY(engine_, Engine::Open(flags.dir, options));
     K3_TRY(scheduler_, Scheduler::Start(*engine_, flags.scheduler));
-    return service.Open(*engine_, *scheduler_);
+    return OkStatus();
   }
 
   std::unique_ptr<Engine> engine_;
@@ -194,15 +195,18 @@ Result<int> Serve(ServeFlags flags) {
                service.Handle(std::move(exchange), std::move(request));
              }));
   K3_RETURN_IF_ERROR(AnnounceAddress(flags, http->port()));
-  LoadedModel model(flags, service);
+  LoadedModel model(flags);
   while (!model.done()) {
     // Nothing runs yet, and opening cannot be interrupted.
-    if (AwaitSignal(0.02)) std::_Exit(kExitInterrupted);
+    if (AwaitSignal(0.005)) std::_Exit(kExitInterrupted);
   }
-  if (!model.status().ok()) {
+  // By this thread: from the first request on, a signal waits until it is looked for below.
+  const Status opened =
+      model.status().ok() ? service.Open(model.engine(), model.scheduler()) : model.status();
+  if (!opened.ok()) {
     service.Close();
     http->Stop(100);
-    return model.status();
+    return opened;
   }
   const std::optional<cache::DiskTierStats> disk = model.scheduler().Stats().prefix.disk;
   logger.Info("ready", {{"model", flags.name},
