@@ -9,7 +9,7 @@ import time
 import k3_binary
 from k3_binary import KJV, NANO, BinaryTest
 from k3_server import Server
-from pty_terminal import END_OF_INPUT, ENTER, INTERRUPT, PtyProgram
+from pty_terminal import END_OF_INPUT, ENTER, INTERRUPT, PtyProgram, saved_conversation
 
 PROMPT = b"> "
 STATS = re.compile(r"prompt: (\d+) tokens, (\d+) reused, .*; generated: (\d+) tokens in .*; "
@@ -154,14 +154,6 @@ class TerminalTest(BinaryTest):
         program.expect(PROMPT)
         return program
 
-    def saved(self, program, name):
-        path = self.path(name)
-        program.send(f"/save {path}".encode() + ENTER)
-        program.expect(b"Saved in ")
-        program.expect(PROMPT)
-        with open(path, encoding="utf-8") as stream:
-            return json.load(stream)["messages"]
-
     def await_free(self, server):
         """The server stops within one pass of the client's leaving."""
         deadline = time.monotonic() + 10
@@ -180,7 +172,7 @@ class TerminalTest(BinaryTest):
                 program.expect(b"[stopped]")
                 program.expect(PROMPT)
                 self.await_free(server)
-                messages = self.saved(program, f"stopped{turn}.json")
+                messages = saved_conversation(program, PROMPT, self.path(f"stopped{turn}.json"))
                 self.assertEqual(len(messages), 2 * turn + 2)
                 self.assertGreater(len(messages[-1]["content"]), 10)
             program.send(b"/stats" + ENTER)
@@ -194,13 +186,13 @@ class TerminalTest(BinaryTest):
             program.send(INTERRUPT)
             program.expect(b"[stopped]")
             program.expect(PROMPT)
-            self.assertEqual(len(self.saved(program, "read.json")), 7)
+            self.assertEqual(len(saved_conversation(program, PROMPT, self.path("read.json"))), 7)
             # A server that is gone is a failure to read, and the program goes on.
             server.kill()
             program.send(b"Who?" + ENTER)
             program.expect(b"Unavailable")
             program.expect(PROMPT)
-            self.assertEqual(len(self.saved(program, "gone.json")), 7)
+            self.assertEqual(len(saved_conversation(program, PROMPT, self.path("gone.json"))), 7)
             program.send(END_OF_INPUT)
             self.assertEqual(program.wait(), 0)
 

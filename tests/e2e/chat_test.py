@@ -7,7 +7,8 @@ import subprocess
 
 import k3_binary
 from k3_binary import KJV, BinaryTest
-from pty_terminal import (END_OF_INPUT, ENTER, INTERRUPT, UP, PtyProgram, pasted, strip_escapes)
+from pty_terminal import (END_OF_INPUT, ENTER, INTERRUPT, UP, PtyProgram, pasted,
+                          saved_conversation, strip_escapes)
 
 PROMPT = b"> "
 QUESTIONS = ["Who art thou?", "And whence comest thou?", "Speak plainly."]
@@ -296,14 +297,6 @@ class ChatAtATerminalTest(BinaryTest):
         program.send(END_OF_INPUT)
         self.assertEqual(program.wait(), 0)
 
-    def saved(self, program, name):
-        path = self.path(name)
-        program.send(f"/save {path}".encode() + ENTER)
-        program.expect(b"Saved in ")
-        program.expect(PROMPT)
-        with open(path, encoding="utf-8") as stream:
-            return json.load(stream)["messages"]
-
     def test_typing_answers_and_history(self):
         program = self.start("--max-tokens", "12", "--effort", "none")
         program.send(b"Who art thou?" + ENTER)
@@ -312,7 +305,7 @@ class ChatAtATerminalTest(BinaryTest):
         program.send(UP + ENTER)
         program.expect(re.compile(rb"cut after 12 tokens"))
         program.expect(PROMPT)
-        messages = self.saved(program, "typed.json")
+        messages = saved_conversation(program, PROMPT, self.path("typed.json"))
         self.assertEqual([m["content"] for m in messages[::2]], ["Who art thou?"] * 2)
         self.assertTrue(messages[1]["content"])
         self.leave(program)
@@ -324,7 +317,8 @@ class ChatAtATerminalTest(BinaryTest):
         program.send(text.encode() + ENTER)
         program.expect(b"cut after")
         program.expect(PROMPT)
-        self.assertEqual(self.saved(program, "utf8.json")[0]["content"], text)
+        messages = saved_conversation(program, PROMPT, self.path("utf8.json"))
+        self.assertEqual(messages[0]["content"], text)
         self.leave(program)
 
     def test_ctrl_c_stops_the_answer_and_not_the_program(self):
@@ -336,7 +330,7 @@ class ChatAtATerminalTest(BinaryTest):
             program.send(INTERRUPT)
             program.expect(b"[stopped]")
             program.expect(PROMPT)
-            messages = self.saved(program, f"stopped{turn}.json")
+            messages = saved_conversation(program, PROMPT, self.path(f"stopped{turn}.json"))
             self.assertEqual(len(messages), 2 * turn + 2)
             self.assertGreater(len(messages[-1]["content"]), 10)
         # Also while a command waits for what goes on behind it.
@@ -347,7 +341,7 @@ class ChatAtATerminalTest(BinaryTest):
         # At the prompt it drops the line.
         program.send(b"never mind" + INTERRUPT)
         program.expect(PROMPT)
-        self.assertEqual(len(self.saved(program, "still.json")), 6)
+        self.assertEqual(len(saved_conversation(program, PROMPT, self.path("still.json"))), 6)
         self.leave(program)
 
     def test_thinking_is_dim_or_folded(self):
@@ -362,7 +356,7 @@ class ChatAtATerminalTest(BinaryTest):
         folded = self.until(program, b"cut after 30 tokens")
         program.expect(PROMPT)
         self.assertRegex(strip_escapes(folded), rb"thought for [0-9.]+ s, \d+ tokens")
-        messages = self.saved(program, "folded.json")
+        messages = saved_conversation(program, PROMPT, self.path("folded.json"))
         words = messages[-1]["reasoning_content"].split()
         self.assertNotIn(" ".join(words[:4]).encode(), strip_escapes(folded))
         program.send(b"/thinking" + ENTER)
@@ -379,7 +373,7 @@ class ChatAtATerminalTest(BinaryTest):
         program.expect(b"pasted #1, 3,600 lines")
         program.send(ENTER)
         program.expect(PROMPT)
-        content = self.saved(program, "pasted.json")[0]["content"]
+        content = saved_conversation(program, PROMPT, self.path("pasted.json"))[0]["content"]
         self.assertEqual(content.replace("\x1b", ""), lines.replace("\x1b", "").strip())
         # Reading it can be stopped, and the message is taken back.
         program.send(b"Who?" + ENTER)
@@ -387,7 +381,7 @@ class ChatAtATerminalTest(BinaryTest):
         program.send(INTERRUPT)
         program.expect(b"[stopped]")
         program.expect(PROMPT)
-        self.assertEqual(len(self.saved(program, "stopped.json")), 1)
+        self.assertEqual(len(saved_conversation(program, PROMPT, self.path("stopped.json"))), 1)
         self.leave(program)
 
     def test_resizing(self):
@@ -401,7 +395,7 @@ class ChatAtATerminalTest(BinaryTest):
         program.expect(b"cut after")
         program.expect(PROMPT)
         program.resize(rows=24, columns=80)
-        messages = self.saved(program, "resized.json")
+        messages = saved_conversation(program, PROMPT, self.path("resized.json"))
         self.assertEqual(messages[0]["content"],
                          "a line that is typed while the window changes and changes")
         self.leave(program)

@@ -16,6 +16,7 @@ the process that was started here is ever ended, by its id.
 
 import errno
 import fcntl
+import json
 import os
 import re
 import select
@@ -42,6 +43,15 @@ _ESCAPES = re.compile(
     rb"\x1b(?:\[[0-?]*[ -/]*[@-~]"  # control sequences
     rb"|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)"  # strings, such as a window's title
     rb"|[ -/]*[0-~])")
+
+
+def saved_conversation(program, prompt, path):
+    """The messages of a `k3 chat` that stands at its prompt, by its own /save."""
+    program.send(f"/save {path}".encode() + ENTER)
+    program.expect(b"Saved in ")
+    program.expect(prompt)
+    with open(path, encoding="utf-8") as stream:
+        return json.load(stream)["messages"]
 
 
 def strip_escapes(output):
