@@ -25,15 +25,20 @@ struct BenchCommand {
   bool json = false;
 };
 
-std::string FormatJson(const eval::BenchResult& r, bool yardsticks) {
+std::string FormatJson(const eval::BenchResult& r, const eval::BenchOptions& options) {
   nlohmann::ordered_json json;
   json["prefill_tok_s"] = r.prefill_tok_s;
   json["decode_tok_s"] = r.decode_tok_s;
+  if (options.streams > 0) {
+    json["streams"] = options.streams;
+    json["one_stream_tok_s"] = r.one_stream_tok_s;
+    json["streams_tok_s"] = r.streams_tok_s;
+  }
   json["first_token_ms"] = r.first_token_ms;
   json["peak_rss_bytes"] = r.peak_rss_bytes;
   json["bytes_per_token"] = r.bytes_per_token;
   json["flops_per_token"] = r.flops_per_token;
-  if (!yardsticks) return json.dump(2) + "\n";
+  if (!options.yardsticks) return json.dump(2) + "\n";
   json["read_gb_s"] = r.read_gb_s;
   json["gemm_gflop_s"] = r.gemm_gflop_s;
   json["gemm_own_gflop_s"] = r.gemm_own_gflop_s;
@@ -43,9 +48,14 @@ std::string FormatJson(const eval::BenchResult& r, bool yardsticks) {
   return json.dump(2) + "\n";
 }
 
-std::string FormatText(const eval::BenchResult& r, bool yardsticks) {
-  std::string gemm_share, read_share, machine;
-  if (yardsticks) {
+std::string FormatText(const eval::BenchResult& r, const eval::BenchOptions& options) {
+  std::string gemm_share, read_share, machine, streams;
+  if (options.streams > 0) {
+    streams = fmt::format("together     {:.1f} tokens/s by {} streams, {:.2f} times one's {:.1f}\n",
+                          r.streams_tok_s, options.streams, r.streams_tok_s / r.one_stream_tok_s,
+                          r.one_stream_tok_s);
+  }
+  if (options.yardsticks) {
     gemm_share = fmt::format(", {:.0f} % of the float32 GEMM peak", 100 * r.gemm_share);
     read_share = fmt::format(", {:.0f} % of the memory's read bandwidth", 100 * r.read_share);
     machine = fmt::format(
@@ -56,10 +66,10 @@ std::string FormatText(const eval::BenchResult& r, bool yardsticks) {
   }
   return fmt::format(
       "prefill      {:.1f} tokens/s{}\n"
-      "decode       {:.1f} tokens/s{}\n"
+      "decode       {:.1f} tokens/s{}\n{}"
       "first token  {:.0f} ms after process start (16-token prompt)\n"
       "memory       {:.1f} MB at the peak, mapped pages included\n{}",
-      r.prefill_tok_s, gemm_share, r.decode_tok_s, read_share, r.first_token_ms,
+      r.prefill_tok_s, gemm_share, r.decode_tok_s, read_share, streams, r.first_token_ms,
       static_cast<double>(r.peak_rss_bytes) * 1e-6, machine);
 }
 
@@ -72,9 +82,8 @@ Result<int> Bench(BenchCommand options) {
   options.bench.yardsticks = !options.no_yardsticks;
   K3_TRY(eval::BenchResult result, eval::RunBench(*engine, options.bench));
   result.first_token_ms = first_token_s * 1e3;
-  const bool yardsticks = options.bench.yardsticks;
-  K3_RETURN_IF_ERROR(
-      WriteOutput(options.json ? FormatJson(result, yardsticks) : FormatText(result, yardsticks)));
+  K3_RETURN_IF_ERROR(WriteOutput(options.json ? FormatJson(result, options.bench)
+                                              : FormatText(result, options.bench)));
   return kExitOk;
 }
 
@@ -102,6 +111,8 @@ void AddBenchCommand(CLI::App& app, Invocation& invocation) {
                    "How the depth is made: random state, or really running that many tokens.")
       ->transform(CLI::CheckedTransformer(fills).description(""))
       ->type_name("random|prefill");
+  AddCountOption(*command, "--streams", &options->bench.streams,
+                 "Sequences to decode together as well, beside one; 0: none.");
   command->add_option("--repeats", options->bench.repeats, "Runs; the speeds are medians.")
       ->type_name("N")
       ->capture_default_str();

@@ -57,6 +57,9 @@ Status Deepen(Random& random, const BenchOptions& options, Engine& engine, Sessi
   return session.Prefill(tokens, {}, options.prefill_chunk);
 }
 
+// Beyond this their states alone would be most of what is timed.
+constexpr int64_t kStreamsMax = 1024;
+
 int32_t ArgMax(std::span<const float> logits) {
   return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
@@ -68,10 +71,14 @@ double Median(std::vector<double> values) {
 
 Status CheckOptions(const BenchOptions& o, const ModelConfig& config) {
   if (o.prompt_tokens < 1 || o.generated_tokens < 1 || o.depth_tokens < 0 || o.repeats < 1 ||
-      o.prefill_chunk < 1) {
+      o.prefill_chunk < 1 || o.streams < 0) {
     return InvalidArgument(
         "bench: expected at least 1 prompt token, generated token, repeat and "
-        "chunk, and a depth of 0 or more");
+        "chunk, and a depth and a number of streams of 0 or more");
+  }
+  if (o.streams > kStreamsMax) {
+    return InvalidArgument(
+        fmt::format("bench: expected at most {} streams, found {}", kStreamsMax, o.streams));
   }
   // One after the other, as their sum may be more than a number holds.
   int64_t left = config.context_max;
@@ -85,6 +92,30 @@ Status CheckOptions(const BenchOptions& o, const ModelConfig& config) {
     left -= tokens;
   }
   return OkStatus();
+}
+
+/// Tokens a second of `count` sequences that decode in one batch.
+Result<double> TimeStreams(Random& random, const BenchOptions& options, Engine& engine,
+                           int64_t count) {
+  const int64_t vocab_size = engine.config().vocab_size;
+  std::vector<Session> sessions;
+  std::vector<int32_t> rows, tokens(static_cast<size_t>(count));
+  sessions.reserve(tokens.size());
+  model::Batch batch;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    Session& session = sessions.emplace_back(engine);
+    K3_RETURN_IF_ERROR(Deepen(random, options, engine, session));
+    rows.push_back(static_cast<int32_t>(i));
+    batch.segments.push_back({&session.state(), {&tokens[i], 1}, model::AttentionForm::kDecode});
+  }
+  std::vector<float> logits(tokens.size() * static_cast<size_t>(vocab_size));
+  const int64_t start = MonotonicNanoseconds();
+  for (int64_t i = 0; i < options.generated_tokens; ++i) {
+    std::ranges::copy(RandomTokens(random, count, vocab_size), tokens.begin());
+    K3_RETURN_IF_ERROR(engine.Run(batch, rows, logits.data()));
+  }
+  return static_cast<double>(count * options.generated_tokens) /
+         SecondsBetween(start, MonotonicNanoseconds());
 }
 
 }  // namespace
@@ -104,7 +135,7 @@ Result<BenchResult> RunBench(Engine& engine, const BenchOptions& options) {
   const ModelConfig& config = engine.config();
   K3_RETURN_IF_ERROR(CheckOptions(options, config));
   std::vector<float> logits(static_cast<size_t>(config.vocab_size));
-  std::vector<double> prefill_speeds, decode_speeds;
+  std::vector<double> prefill_speeds, decode_speeds, one_speeds, streams_speeds;
   for (int repeat = 0; repeat < options.repeats; ++repeat) {
     Random random(options.seed, static_cast<uint64_t>(repeat));
     Session session(engine);
@@ -121,8 +152,15 @@ Result<BenchResult> RunBench(Engine& engine, const BenchOptions& options) {
     }
     decode_speeds.push_back(static_cast<double>(options.generated_tokens) /
                             SecondsBetween(start, MonotonicNanoseconds()));
+    if (options.streams == 0) continue;
+    K3_TRY(one_speeds.emplace_back(), TimeStreams(random, options, engine, 1));
+    K3_TRY(streams_speeds.emplace_back(), TimeStreams(random, options, engine, options.streams));
   }
   BenchResult result;
+  if (options.streams > 0) {
+    result.one_stream_tok_s = Median(one_speeds);
+    result.streams_tok_s = Median(streams_speeds);
+  }
   result.prefill_tok_s = Median(prefill_speeds);
   result.decode_tok_s = Median(decode_speeds);
   result.peak_rss_bytes = PeakResidentBytes();

@@ -6,6 +6,9 @@
 //   flops_per_token  2 x the matmul weights a prompt token uses (the head once a prompt) plus the
 //                    attention and KDA products
 //   gemm_share       flops_per_token x prefill speed over the float32 GEMM peak
+//   streams_tok_s    tokens a second of `streams` sequences that decode in one batch, each with
+//                    random next tokens, so that they choose experts as apart as real streams do
+//   one_stream_tok_s the same of one such sequence, timed in turn with the many
 // Speeds are medians over the repeats.
 
 #include <cstdint>
@@ -24,6 +27,7 @@ struct BenchOptions {
   DepthFill depth_fill = DepthFill::kRandom;  // random state, or really run that many tokens
   int64_t prefill_chunk = kDefaultPrefillChunk;
   int repeats = 3;
+  int64_t streams = 0;  // sequences to decode together as well; 0: none
   bool yardsticks = true;  // measure the machine too; without it its figures and the shares stay 0
   uint64_t seed = 1;
 };
@@ -31,6 +35,8 @@ struct BenchOptions {
 struct BenchResult {
   double prefill_tok_s = 0;
   double decode_tok_s = 0;
+  double one_stream_tok_s = 0;
+  double streams_tok_s = 0;
   double first_token_ms = 0;  // set by the caller: from process start
   int64_t peak_rss_bytes = 0;
   int64_t bytes_per_token = 0;

@@ -81,9 +81,11 @@ struct LinearKernels {
   /// Straight from the stored rows. x: `rows` (1 to 6) split rows; w: `w.rows` weight rows;
   /// y[t * ldy + r].
   void (*direct)(const float* const* x, int64_t rows, const WeightMatrix& w, float* y, int64_t ldy);
-  /// y [RoundUp(w.cols, 32)], split: sum_r x[r] w[r][c], one chain over the rows in ascending order
-  /// for each c. Straight from the stored rows, each read once.
-  void (*weighted_rows)(const float* x, const WeightMatrix& w, float* y);
+  /// y[t] [RoundUp(w.cols, 32)], split: sum_r x[t][r] w[r][c], one chain over w's rows in ascending
+  /// order for each c. Straight from the stored rows. x: any number of rows of w.rows floats; y at
+  /// stride ldy.
+  void (*weighted_rows)(const float* const* x, int64_t rows, const WeightMatrix& w, float* y,
+                        int64_t ldy);
   /// The sums of `direct` with float32 "weights" that are already split rows: y[t * ldy + r] = x[t]
   /// . b[r], b [n, k_padded] at stride ldb, any number of rows on both sides.
   void (*dot_rows)(const float* x, int64_t ldx, int64_t rows, const float* b, int64_t ldb,

@@ -2,6 +2,7 @@
 // comparison is bit for bit, on every target, for rows straight from the file and for panels.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/arithmetic.h"
@@ -143,6 +144,7 @@ INSTANTIATE_TEST_SUITE_P(Formats, LinearTest,
                                            WeightFormat::kF32, WeightFormat::kMxfp4));
 
 TEST_P(LinearTest, WeightedRowsAreOneChainOverTheRows) {
+  constexpr int64_t kFactorRows = 7;  // four, two and one at a time
   for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{1, 32},
                                    {17, 64},
                                    {5, 544},
@@ -152,19 +154,32 @@ TEST_P(LinearTest, WeightedRowsAreOneChainOverTheRows) {
                                    {16, 287}}) {
     if (GetParam() == WeightFormat::kMxfp4 && cols % 32 != 0) continue;
     const StoredMatrix w = MakeMatrix(GetParam(), rows, cols);
-    const std::vector<float> x = RandomFloats(rows, 5);
-    std::vector<float> expected(static_cast<size_t>(RoundUp(cols, kSplitBlock)), 0.0f);
-    for (int64_t c = 0; c < cols; ++c) {
-      const int64_t place = c / 32 * 32 + c % 2 * 16 + c % 32 / 2;
-      for (int64_t r = 0; r < rows; ++r) {
-        float& sum = expected[static_cast<size_t>(place)];
-        sum = std::fma(x[static_cast<size_t>(r)], w.values[static_cast<size_t>(r * cols + c)], sum);
+    const int64_t ldy = RoundUp(cols, kSplitBlock) + 16;
+    const std::vector<float> x = RandomFloats(kFactorRows * rows, 5);
+    std::vector<const float*> x_rows;
+    for (int64_t t = 0; t < kFactorRows; ++t) x_rows.push_back(x.data() + t * rows);
+    std::vector<float> expected(static_cast<size_t>(kFactorRows * ldy), -1.0f);
+    for (int64_t t = 0; t < kFactorRows; ++t) {
+      float* sums = expected.data() + t * ldy;
+      std::fill_n(sums, RoundUp(cols, kSplitBlock), 0.0f);
+      for (int64_t c = 0; c < cols; ++c) {
+        float& sum = sums[c / 32 * 32 + c % 2 * 16 + c % 32 / 2];
+        for (int64_t r = 0; r < rows; ++r) {
+          sum = std::fma(x[static_cast<size_t>(t * rows + r)],
+                         w.values[static_cast<size_t>(r * cols + c)], sum);
+        }
       }
     }
     for (SimdTarget target : SupportedTargets()) {
-      std::vector<float> y(expected.size(), -1.0f);
-      Kernels(target).linear.weighted_rows(x.data(), w.view, y.data());
-      EXPECT_TRUE(SameBits(y, expected)) << SimdTargetName(target) << " " << rows << " " << cols;
+      for (const int64_t count : {int64_t{1}, int64_t{3}, kFactorRows}) {
+        std::vector<float> y(expected.size(), -1.0f);
+        Kernels(target).linear.weighted_rows(x_rows.data(), count, w.view, y.data(), ldy);
+        EXPECT_TRUE(SameBits({y.begin(), y.begin() + count * ldy},
+                             {expected.begin(), expected.begin() + count * ldy}))
+            << SimdTargetName(target) << " " << rows << " " << cols << " " << count;
+        EXPECT_TRUE(
+            std::all_of(y.begin() + count * ldy, y.end(), [](float v) { return v == -1.0f; }));
+      }
     }
   }
 }

@@ -112,6 +112,7 @@ void MlaAttend(const ops::ExecContext& exec, const MlaConfig& mla, const MlaPara
   const int64_t kv = mla.kv_lora_rank + mla.qk_rope_dim, value = mla.heads * mla.v_dim;
   Project(exec, mla, p, x, tape);
   std::vector<MlaPrefillTask> prefill;
+  std::vector<MlaAbsorbedTask> absorbed;
   int64_t begin = 0;
   for (const Segment& segment : batch.segments) {
     const int64_t count = std::ssize(segment.tokens);
@@ -123,7 +124,7 @@ void MlaAttend(const ops::ExecContext& exec, const MlaConfig& mla, const MlaPara
                        .start = start,
                        .out = tape.attended + begin * value};
     if (segment.state != nullptr && segment.form == AttentionForm::kDecode) {
-      MlaAbsorbed(exec, mla, p, *latents.cached, queries);
+      absorbed.push_back({latents.cached, queries});
     } else {
       if (tape.log_sum != nullptr) {
         queries.log_sum = tape.log_sum + begin * mla.heads;
@@ -133,6 +134,7 @@ void MlaAttend(const ops::ExecContext& exec, const MlaConfig& mla, const MlaPara
     }
     begin += count;
   }
+  MlaAbsorbed(exec, mla, p, absorbed);
   MlaPrefill(exec, mla, p, prefill);
 }
 

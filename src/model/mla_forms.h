@@ -53,6 +53,12 @@ struct MlaPrefillTask {
   MlaQueries queries;
 };
 
+/// One segment in absorbed form.
+struct MlaAbsorbedTask {
+  const cache::MlaLatents* latents = nullptr;
+  MlaQueries queries;
+};
+
 /// A running softmax over blocks: value / sum is the result so far.
 struct Partial {
   float max;
@@ -67,10 +73,10 @@ void MergePartial(const kernels::KernelTable& kernel, const Partial& block,
 void MlaPrefill(const ops::ExecContext& exec, const MlaConfig& mla, const MlaParameters& p,
                 std::span<const MlaPrefillTask> tasks);
 
-/// Absorbed form, for one query at a time: queries go into latent space, the latents are read once
-/// for all heads.
+/// Absorbed form: queries go into latent space, and a query's latents are read once for all heads.
+/// The threads share the queries of all tasks, and W_kv is read once for them.
 void MlaAbsorbed(const ops::ExecContext& exec, const MlaConfig& mla, const MlaParameters& p,
-                 const cache::MlaLatents& latents, const MlaQueries& queries);
+                 std::span<const MlaAbsorbedTask> tasks);
 
 /// Everything before the output gate, into `tape`: projections, and every segment in its form.
 /// `tape.log_sum` may be null, then neither it nor score_max is written; the absorbed form writes

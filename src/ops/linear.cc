@@ -29,10 +29,14 @@ struct Piece {
 };
 
 // Up to so many rows, weights in the checkpoint's own formats are multiplied as they are stored,
-// strip by strip: widening them first costs more than reading a strip a few times from the first
-// cache.
+// strip by strip, each with all the activations: widening them first costs more than reading a
+// strip a few times from the caches.
 constexpr int64_t kDirectRowsMax = 24;
-constexpr int64_t kStripRows = 8;
+// What of the first-level cache the activations may fill, six rows or all of them, and the bytes of
+// a strip of weights that stays in the second-level cache meanwhile.
+constexpr int64_t kFirstCacheBytes = 40 << 10;
+constexpr int64_t kStripBytes = 64 << 10;
+constexpr int64_t kNarrowStripRows = 8;
 
 bool UsesPanels(const LinearTask& task) {
   const bool is_common =
@@ -50,10 +54,24 @@ int64_t PieceRows(const LinearTask& task) {
   return std::max<int64_t>(RoundUp(kStreamBytes / row_bytes, 8), 8);
 }
 
+/// Weight rows that are multiplied with all activations before the next ones are. Either side may
+/// be the one that stays in the first cache: six activation rows, while a long strip is read from
+/// the second for each six of them; or a few weight rows, where all activations fit beside them or
+/// six of them do not.
+int64_t StripRows(const LinearTask& task, int64_t piece_rows) {
+  if (task.x->count <= kTileRows) return piece_rows;
+  const int64_t row_bytes = task.x->k_padded() * 4;
+  const bool all_fit = task.x->count * row_bytes <= kFirstCacheBytes;
+  const bool six_fit = kTileRows * row_bytes <= kFirstCacheBytes;
+  if (all_fit || !six_fit) return kNarrowStripRows;
+  const int64_t weight_bytes = std::max<int64_t>(task.w.ElementBytes(task.w.cols), 1);
+  return std::max(RoundUp(kStripBytes / weight_bytes, kNarrowStripRows), kNarrowStripRows);
+}
+
 void RunDirect(const ExecContext& ctx, const Piece& piece) {
   const LinearTask& task = *piece.task;
   const int64_t count = task.x->count;
-  const int64_t strip = count > kTileRows ? kStripRows : piece.end - piece.begin;
+  const int64_t strip = StripRows(task, piece.end - piece.begin);
   for (int64_t r = piece.begin; r < piece.end; r += strip) {
     const WeightMatrix rows = task.w.Rows(r, std::min(r + strip, piece.end));
     for (int64_t t = 0; t < count; t += kTileRows) {
