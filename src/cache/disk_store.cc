@@ -21,10 +21,6 @@ constexpr int64_t kPlacePadding = kCacheLine - kRecordFixedBytes % kCacheLine;
 constexpr int64_t kReadersMax = 4;
 constexpr int64_t kRecordsPerReader = 4;
 
-int64_t PlaceBytes(const IndexedRecord& record) {
-  return RoundUp(kPlacePadding + record.file_bytes, kCacheLine);
-}
-
 /// Calls read(i) for each i in [0, count), in about that order, also on threads that live as long
 /// as this takes.
 template <typename Read>
@@ -211,9 +207,7 @@ void DiskStore::RunFetch(const DiskFetch& fetch) {
       plan = index.Plan(fetch.ends, fetch.length_min, length_max, fetch.memory_pages_length);
     }
     if (plan.length == 0) break;
-    std::vector<std::span<std::byte>> places;
-    hit = Allocate(plan, &places);
-    const Attempt attempt = ReadPlan(plan, fetch, places);
+    const Attempt attempt = ReadPlan(plan, fetch, &hit);
     if (attempt.complete) break;
     hit = {};
     length_max = attempt.length_max;
@@ -229,43 +223,28 @@ void DiskStore::RunFetch(const DiskFetch& fetch) {
   if (found) TouchPlan(plan);
 }
 
-DiskHit DiskStore::Allocate(const DiskPlan& plan, std::vector<std::span<std::byte>>* places) const {
-  std::vector<const IndexedRecord*> records = plan.pages;
-  records.push_back(plan.snapshot);
-  int64_t total = 0;
-  for (const IndexedRecord* record : records) total += PlaceBytes(*record);
-  // Shared, so that the caller may keep single pages of it.
-  const std::shared_ptr<std::byte[]> block = AllocateAligned(total);
-  DiskHit hit{.length = plan.length, .storage = block};
-  std::byte* at = block.get();
-  for (const IndexedRecord* record : records) {
-    std::byte* const file = at + kPlacePadding;
-    places->emplace_back(file, static_cast<size_t>(record->file_bytes));
-    const std::span<const float> payload(
-        reinterpret_cast<const float*>(file + PayloadOffset(record->tokens)),
-        static_cast<size_t>(PayloadFloats(record->kind, record->tokens)));
-    if (record->kind == RecordKind::kPage) {
-      hit.pages.push_back({.begin = record->begin, .tokens = record->tokens, .payload = payload});
-    } else {
-      hit.snapshot = payload;
-    }
-    at += PlaceBytes(*record);
-  }
-  return hit;
-}
-
-DiskStore::Attempt DiskStore::ReadPlan(const DiskPlan& plan, const DiskFetch& fetch,
-                                       const std::vector<std::span<std::byte>>& places) {
+DiskStore::Attempt DiskStore::ReadPlan(const DiskPlan& plan, const DiskFetch& fetch, DiskHit* hit) {
   std::vector<const IndexedRecord*> records = plan.pages;
   records.push_back(plan.snapshot);
   std::vector<Status> statuses(records.size());
+  std::vector<FetchedFloats> floats(records.size());
   const int64_t count = std::ssize(records);
   // The snapshot, the largest, first.
   ReadInParallel(count, [&](int64_t i) {
     const auto at = static_cast<size_t>(count - 1 - i);
     const int64_t end = std::min(records[at]->begin + records[at]->tokens, plan.length);
-    statuses[at] = ReadOne(*records[at], fetch, end, places[at]);
+    Result<FetchedFloats> read = ReadOne(*records[at], fetch, end);
+    if (read.ok()) {
+      floats[at] = std::move(*read);
+    } else {
+      statuses[at] = read.status();
+    }
   });
+  hit->length = plan.length;
+  hit->snapshot = std::move(floats.back());
+  for (size_t i = 0; i < plan.pages.size(); ++i) {
+    hit->pages.push_back({plan.pages[i]->begin, plan.pages[i]->tokens, std::move(floats[i])});
+  }
   int64_t read_bytes = 0;
   Attempt attempt{.complete = true, .length_max = plan.length};
   for (size_t i = 0; i < records.size(); ++i) {
@@ -292,8 +271,14 @@ DiskStore::Attempt DiskStore::ReadPlan(const DiskPlan& plan, const DiskFetch& fe
   return attempt;
 }
 
-Status DiskStore::ReadOne(const IndexedRecord& record, const DiskFetch& fetch, int64_t end,
-                          std::span<std::byte> place) const {
+Result<FetchedFloats> DiskStore::ReadOne(const IndexedRecord& record, const DiskFetch& fetch,
+                                         int64_t end) const {
+  FetchedFloats floats;
+  floats.block = AllocateAligned(RoundUp(kPlacePadding + record.file_bytes, kCacheLine));
+  const std::span<std::byte> place(floats.block.get() + kPlacePadding,
+                                   static_cast<size_t>(record.file_bytes));
+  floats.values = {reinterpret_cast<float*>(place.data() + PayloadOffset(record.tokens)),
+                   static_cast<size_t>(PayloadFloats(record.kind, record.tokens))};
   const std::string path = PathOf(record.kind, record.key);
   K3_TRY(const std::unique_ptr<ReadableFile> file, files_->OpenReadable(path));
   K3_TRY(const RecordHeader header, ReadRecord(*file, place, path));
@@ -312,7 +297,7 @@ Status DiskStore::ReadOne(const IndexedRecord& record, const DiskFetch& fetch, i
                     "under the same hash",
                     path));
   }
-  return OkStatus();
+  return floats;
 }
 
 void DiskStore::TouchPlan(const DiskPlan& plan) {

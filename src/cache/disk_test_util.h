@@ -142,19 +142,20 @@ inline void ExpectRight(const DiskHit& hit, const Conversation& conversation,
                         int64_t memory_pages_length = 0) {
   if (hit.length == 0) return;
   const std::vector<float> snapshot = SnapshotFloats(conversation.End(hit.length));
-  ASSERT_TRUE(std::ranges::equal(hit.snapshot, snapshot)) << hit.length;
+  ASSERT_TRUE(std::ranges::equal(hit.snapshot.values, snapshot)) << hit.length;
   int64_t begin = hit.length <= memory_pages_length ? hit.length : memory_pages_length / 256 * 256;
   for (const FetchedPage& page : hit.pages) {
     ASSERT_EQ(page.begin, begin);
     const int64_t end = std::min(page.begin + page.tokens, hit.length);
-    ASSERT_EQ(std::ssize(page.payload), page.tokens * kTestPageFloats);
+    const std::span<const float> payload = page.payload.values;
+    ASSERT_EQ(std::ssize(payload), page.tokens * kTestPageFloats);
+    ASSERT_EQ(reinterpret_cast<uintptr_t>(payload.data()) % 64, 0u);
     const std::vector<float> rows = PageFloats(conversation, page.begin, end);
     const auto count = static_cast<size_t>(end - page.begin);
     const auto fill = static_cast<size_t>(page.tokens);
-    ASSERT_TRUE(
-        std::equal(rows.begin(), rows.begin() + 2 * std::ssize(rows) / 3, page.payload.begin()));
+    ASSERT_TRUE(std::equal(rows.begin(), rows.begin() + 2 * std::ssize(rows) / 3, payload.begin()));
     ASSERT_TRUE(std::equal(rows.begin() + static_cast<int64_t>(2 * count), rows.end(),
-                           page.payload.begin() + static_cast<int64_t>(2 * fill)));
+                           payload.begin() + static_cast<int64_t>(2 * fill)));
     begin = end;
   }
   ASSERT_EQ(begin, hit.length);

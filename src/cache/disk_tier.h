@@ -60,19 +60,25 @@ struct RecordToStore {
   std::shared_ptr<const void> keeper;
 };
 
+/// A record's floats, laid out as they were stored, and the block they lie in: it holds little else
+/// (header and tokens), so that whoever goes on using the floats in place keeps no more than they
+/// take. Shared by those who use parts of it.
+struct FetchedFloats {
+  std::span<float> values;  // begins with a cache line
+  std::shared_ptr<std::byte[]> block;
+};
+
 struct FetchedPage {
   int64_t begin = 0;
   /// May be more than were asked for: rows behind the hit's length belong to another continuation.
   int64_t tokens = 0;
-  std::span<const float> payload;  // [tokens * page_floats_per_token], laid out as it was stored
+  FetchedFloats payload;  // [tokens * page_floats_per_token]
 };
 
-/// Spans point into `storage`: one block for all, shared so that pages may be kept singly.
 struct DiskHit {
-  int64_t length = 0;               // 0 for a miss: then the rest is empty
-  std::vector<FetchedPage> pages;   // ascending, those that reach beyond memory_pages_length
-  std::span<const float> snapshot;  // [snapshot_floats]
-  std::shared_ptr<const void> storage;
+  int64_t length = 0;              // 0 for a miss: then the rest is empty
+  std::vector<FetchedPage> pages;  // ascending, those that reach beyond memory_pages_length
+  FetchedFloats snapshot;          // [snapshot_floats]
 };
 
 struct DiskFetch {

@@ -70,12 +70,10 @@ class DiskStore {
   void WriteFailed(const std::string& path, int64_t bytes, const Status& reason);
   void Warn(const std::string& message) const;
 
-  /// The hit that the plan's records will make, and where each whole file goes: pages, snapshot.
-  DiskHit Allocate(const DiskPlan& plan, std::vector<std::span<std::byte>>* places) const;
-  Attempt ReadPlan(const DiskPlan& plan, const DiskFetch& fetch,
-                   const std::vector<std::span<std::byte>>& places);
-  Status ReadOne(const IndexedRecord& record, const DiskFetch& fetch, int64_t end,
-                 std::span<std::byte> place) const;
+  Attempt ReadPlan(const DiskPlan& plan, const DiskFetch& fetch, DiskHit* hit);
+  /// Of a record, of which the tokens before `end` were asked for.
+  Result<FetchedFloats> ReadOne(const IndexedRecord& record, const DiskFetch& fetch,
+                                int64_t end) const;
   void TouchPlan(const DiskPlan& plan);
 
   const std::string dir_;

@@ -54,7 +54,7 @@ PrefixTree::PrefixTree(const ModelConfig& config, const PrefixCacheOptions& opti
   page_bytes_ = kPageTokens * (mla_layers_count_ * row_width_ * int64_t{sizeof(float)} +
                                int64_t{sizeof(int32_t)}) +
                 kPageBlocks * int64_t{sizeof(PrefixHash)};
-  snapshot_bytes_ = KdaSnapshot(config).bytes();
+  snapshot_bytes_ = KdaSnapshot::FloatsCount(config) * int64_t{sizeof(float)};
 }
 
 PrefixTree::BlockPlace PrefixTree::LongestChild(const CachedPage& parent,

@@ -1,5 +1,6 @@
 #include "cache/sequence_state.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -24,16 +25,24 @@ void CopyFloats(const float* from, int64_t count, float* to) {
   if (count > 0) std::memcpy(to, from, static_cast<size_t>(count) * sizeof(float));
 }
 
+// Of one KDA layer.
+int64_t StateFloats(const KdaConfig& kda) {
+  return kda.heads * kda.head_dim * RoundUp(kda.head_dim, 16);
+}
+int64_t ConvFloats(const KdaConfig& kda) {
+  return (kda.conv_kernel - 1) * 3 * kda.heads * kda.head_dim;
+}
+
 std::unique_ptr<KdaState> MakeKdaState(const KdaConfig& kda) {
   auto state = std::make_unique<KdaState>();
   const int64_t rows = kda.heads * kChunkTokens * kda.head_dim;
   state->value_stride = RoundUp(kda.head_dim, 16);
-  state->state = FloatArray(kda.heads * kda.head_dim * state->value_stride);
+  state->state = FloatArray(StateFloats(kda));
   state->decay = FloatArray(rows);
   state->keys = FloatArray(rows);
   if (!HasAnchoredDecay(kda)) state->alpha = FloatArray(rows);
   state->u = FloatArray(kda.heads * kChunkTokens * state->value_stride);
-  state->conv = FloatArray((kda.conv_kernel - 1) * 3 * kda.heads * kda.head_dim);
+  state->conv = FloatArray(ConvFloats(kda));
   return state;
 }
 
@@ -66,14 +75,23 @@ bool HasAnchoredDecay(const KdaConfig& kda) {
   return kda.gate_lower_bound.has_value() && *kda.gate_lower_bound * -16.0f <= kNatsMax;
 }
 
-FloatArray::FloatArray(int64_t count)
-    : data_(AllocateAligned(count * static_cast<int64_t>(sizeof(float)))), count_(count) {
-  std::memset(data_.get(), 0, static_cast<size_t>(count) * sizeof(float));
+FloatArray::FloatArray(int64_t count) : FloatArray(Unfilled(count)) {
+  std::memset(data_, 0, static_cast<size_t>(count) * sizeof(float));
 }
 
 FloatArray FloatArray::Unfilled(int64_t count) {
   FloatArray array;
-  array.data_ = AllocateAligned(count * static_cast<int64_t>(sizeof(float)));
+  array.own_ = AllocateAligned(count * static_cast<int64_t>(sizeof(float)));
+  array.data_ = reinterpret_cast<float*>(array.own_.get());
+  array.count_ = count;
+  return array;
+}
+
+// Shared: see the class.
+FloatArray FloatArray::PartOf(std::shared_ptr<std::byte[]> block, float* data, int64_t count) {
+  FloatArray array;
+  array.block_ = std::move(block);
+  array.data_ = data;
   array.count_ = count;
   return array;
 }
@@ -147,13 +165,33 @@ void MlaLatents::Rewind(int64_t tokens) {
   }
 }
 
-KdaSnapshot::KdaSnapshot(const ModelConfig& config) {
-  const KdaConfig& kda = config.kda;
+int64_t KdaSnapshot::FloatsCount(const ModelConfig& config) {
+  const int64_t layers = std::ranges::count(config.is_mla, false);
+  return layers * (StateFloats(config.kda) + ConvFloats(config.kda));
+}
+
+KdaSnapshot KdaSnapshot::Unfilled(const ModelConfig& config) {
+  KdaSnapshot snapshot;
   for (bool is_mla : config.is_mla) {
     if (is_mla) continue;
-    layers.push_back({.state = FloatArray(kda.heads * kda.head_dim * RoundUp(kda.head_dim, 16)),
-                      .conv = FloatArray((kda.conv_kernel - 1) * 3 * kda.heads * kda.head_dim)});
+    snapshot.layers.push_back({.state = FloatArray::Unfilled(StateFloats(config.kda)),
+                               .conv = FloatArray::Unfilled(ConvFloats(config.kda))});
   }
+  return snapshot;
+}
+
+// Shared: see FloatArray.
+KdaSnapshot KdaSnapshot::PartOf(const ModelConfig& config,
+                                const std::shared_ptr<std::byte[]>& block, float* floats) {
+  KdaSnapshot snapshot;
+  for (bool is_mla : config.is_mla) {
+    if (is_mla) continue;
+    float* conv = floats + StateFloats(config.kda);
+    snapshot.layers.push_back({.state = FloatArray::PartOf(block, floats, StateFloats(config.kda)),
+                               .conv = FloatArray::PartOf(block, conv, ConvFloats(config.kda))});
+    floats = conv + ConvFloats(config.kda);
+  }
+  return snapshot;
 }
 
 int64_t KdaSnapshot::bytes() const {

@@ -32,13 +32,19 @@ class FloatArray {
   explicit FloatArray(int64_t count);
   /// Not zeroed: for those who fill all of it.
   static FloatArray Unfilled(int64_t count);
-  float* data() { return reinterpret_cast<float*>(data_.get()); }
-  const float* data() const { return reinterpret_cast<const float*>(data_.get()); }
+  /// Part of a larger block, which lives as long: what a file held is used where it was read to.
+  /// Shared, since the other parts keep the block too.
+  static FloatArray PartOf(std::shared_ptr<std::byte[]> block, float* data, int64_t count);
+  float* data() { return data_; }
+  const float* data() const { return data_; }
   int64_t count() const { return count_; }
+  /// Not of a block: an array of its own.
   FloatArray Clone() const;
 
  private:
-  AlignedBytes data_;
+  AlignedBytes own_;
+  std::shared_ptr<std::byte[]> block_;  // shared: see PartOf
+  float* data_ = nullptr;               // of one of the two
   int64_t count_ = 0;
 };
 
@@ -64,9 +70,13 @@ struct KdaSnapshot {
   };
   std::vector<Layer> layers;  // the KDA layers in order
 
-  KdaSnapshot() = default;
-  /// Zeroed arrays of the right sizes, to be filled.
-  explicit KdaSnapshot(const ModelConfig& config);
+  /// All of a snapshot's floats.
+  static int64_t FloatsCount(const ModelConfig& config);
+  /// Arrays of the right sizes, to be filled.
+  static KdaSnapshot Unfilled(const ModelConfig& config);
+  /// Of FloatsCount floats in a block: each layer's state, then its conv (FloatArray::PartOf).
+  static KdaSnapshot PartOf(const ModelConfig& config, const std::shared_ptr<std::byte[]>& block,
+                            float* floats);
   int64_t bytes() const;
 };
 

@@ -110,13 +110,30 @@ TEST(SequenceStateTest, CloneSharesNothing) {
   EXPECT_EQ(latents.Page(0), page->data());
 }
 
+TEST(FloatArrayTest, APartKeepsItsBlockAndACopyDoesNot) {
+  // Shared by the parts.
+  std::shared_ptr<std::byte[]> block = AllocateAligned(64 * sizeof(float));
+  float* floats = reinterpret_cast<float*>(block.get());
+  std::iota(floats, floats + 64, 0.0f);
+  const FloatArray part = FloatArray::PartOf(block, floats + 16, 32);
+  const std::weak_ptr<std::byte[]> alive = block;
+  block.reset();
+  EXPECT_EQ(part.data(), floats + 16);
+  FloatArray copy = part.Clone();
+  ASSERT_EQ(copy.count(), 32);
+  EXPECT_EQ(copy.data()[31], 47.0f);
+  copy.data()[0] = -1.0f;
+  EXPECT_EQ(part.data()[0], 16.0f);
+  EXPECT_EQ(alive.use_count(), 1);
+}
+
 TEST(SequenceStateTest, ASnapshotHoldsWhatGoesOverABoundary) {
   const ModelConfig config = FakeConfig(1, 3);
   FakeSequence sequence(config);
   const std::vector<int32_t> ids = Ids(272, 5);
   sequence.Run(ids);
   const SharedSnapshot snapshot = sequence.state().TakeSnapshot();
-  EXPECT_EQ(snapshot->bytes(), KdaSnapshot(config).bytes());
+  EXPECT_EQ(snapshot->bytes(), KdaSnapshot::FloatsCount(config) * int64_t{sizeof(float)});
   const SharedRows full = sequence.state().MlaLayers()[0]->SharePage(0);
   const SharedRows part = sequence.state().MlaLayers()[0]->SharePage(1);
   sequence.Run(Ids(400, 5));

@@ -34,7 +34,7 @@ struct PassBudget {
 
 /// One sequence that still reads its prompt.
 struct PrefillDemand {
-  int64_t tokens = 0;  // to its next cut: the end of the prompt or a boundary to keep
+  int64_t tokens = 0;  // of its prompt, to the end
   RequestClass request_class = RequestClass::kShort;
   uint64_t last_served = 0;  // number of the pass that last ran tokens of it; 0: none
 };

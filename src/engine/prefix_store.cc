@@ -41,21 +41,11 @@ bool AreRowsFinite(cache::SequenceState& state, int64_t begin, int64_t end) {
   return true;
 }
 
-int64_t SnapshotFloats(const ModelConfig& config) {
-  return cache::KdaSnapshot(config).bytes() / static_cast<int64_t>(sizeof(float));
-}
-
-const float* CopyFloats(const float* from, cache::FloatArray& to) {
-  std::copy(from, from + to.count(), to.data());
-  return from + to.count();
-}
-
 }  // namespace
 
 PrefixStore::PrefixStore(Engine& engine, PrefixStoreOptions options,
                          std::unique_ptr<cache::DiskTier> disk)
     : config_(engine.config()),
-      pool_(engine.pool()),
       options_(std::move(options)),
       // Whole sequences take a quarter where they are kept at all: one budget for everything.
       memory_(engine.config(),
@@ -73,7 +63,7 @@ Result<std::unique_ptr<PrefixStore>> PrefixStore::Open(Engine& engine, PrefixSto
                      options.disk_dir, fingerprint,
                      {.bytes_max = options.disk_bytes_max,
                       .page_floats_per_token = shapes.mla_layers_count() * shapes.row_width(),
-                      .snapshot_floats = SnapshotFloats(engine.config()),
+                      .snapshot_floats = cache::KdaSnapshot::FloatsCount(engine.config()),
                       .warn = options.warn}));
   }
   return std::unique_ptr<PrefixStore>(new PrefixStore(engine, std::move(options), std::move(disk)));
@@ -119,33 +109,34 @@ void PrefixStore::StartFetch(PrefixFinding& found, std::span<const int32_t> prom
 bool PrefixStore::Import(const cache::DiskHit& hit, const cache::PrefixHash& start,
                          std::span<const int32_t> prompt) {
   const std::span<const int32_t> tokens = prompt.first(static_cast<size_t>(hit.length));
-  const int64_t width = memory_.row_width(), floats = kPageTokens * width;
-  std::vector<cache::PageRows> pages(hit.pages.size());
-  pool_.ParallelFor(std::ssize(pages), 4, [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i) {
-      const cache::FetchedPage& fetched = hit.pages[static_cast<size_t>(i)];
-      cache::PageRows& page = pages[static_cast<size_t>(i)];
-      page.begin = fetched.begin;
-      const int64_t count = std::min(fetched.tokens, hit.length - fetched.begin) * width;
-      for (int64_t layer = 0; layer < memory_.mla_layers_count(); ++layer) {
-        cache::FloatArray rows = cache::FloatArray::Unfilled(floats);
-        const float* from = fetched.payload.data() + layer * fetched.tokens * width;
-        std::copy(from, from + count, rows.data());
-        std::fill(rows.data() + count, rows.data() + floats, 0.0f);
-        // Shared as every cached page is.
-        page.layers.push_back(std::make_shared<const cache::FloatArray>(std::move(rows)));
-      }
-    }
-  });
+  std::vector<cache::PageRows> pages;
+  for (const cache::FetchedPage& page : hit.pages) pages.push_back(ImportPage(page, hit.length));
   if (memory_.AddLoadedPages(start, tokens, pages) < hit.length) return false;
   // Shared as every snapshot is.
-  auto snapshot = std::make_shared<cache::KdaSnapshot>(config_);
-  const float* from = hit.snapshot.data();
-  for (cache::KdaSnapshot::Layer& layer : snapshot->layers) {
-    from = CopyFloats(from, layer.state);
-    from = CopyFloats(from, layer.conv);
-  }
+  auto snapshot = std::make_shared<const cache::KdaSnapshot>(
+      cache::KdaSnapshot::PartOf(config_, hit.snapshot.block, hit.snapshot.values.data()));
   return memory_.AddSnapshot(start, tokens, std::move(snapshot), cache::SnapshotKind::kTurn);
+}
+
+/// A full page is used where it was read to; one that is not, or whose rows are only in part of
+/// this text, is copied.
+cache::PageRows PrefixStore::ImportPage(const cache::FetchedPage& page, int64_t length) const {
+  const int64_t width = memory_.row_width(), floats = kPageTokens * width;
+  const int64_t count = std::min(page.tokens, length - page.begin) * width;
+  cache::PageRows rows{.begin = page.begin};
+  for (int64_t layer = 0; layer < memory_.mla_layers_count(); ++layer) {
+    float* from = page.payload.values.data() + layer * page.tokens * width;
+    cache::FloatArray array;
+    if (count == floats) {
+      array = cache::FloatArray::PartOf(page.payload.block, from, floats);
+    } else {
+      array = cache::FloatArray(floats);
+      std::copy(from, from + count, array.data());
+    }
+    // Shared as every cached page is.
+    rows.layers.push_back(std::make_shared<const cache::FloatArray>(std::move(array)));
+  }
+  return rows;
 }
 
 int64_t PrefixStore::Restore(PrefixFinding& found, std::span<const int32_t> prompt,
@@ -175,12 +166,12 @@ int64_t PrefixStore::Restore(PrefixFinding& found, std::span<const int32_t> prom
 }
 
 void PrefixStore::Keep(std::string_view salt, std::span<const int32_t> tokens, int64_t known,
-                       cache::SnapshotKind kind, cache::SequenceState& state) {
+                       cache::SnapshotKind kind, cache::SharedSnapshot snapshot,
+                       cache::SequenceState& state) {
   const int64_t length = std::ssize(tokens);
-  K3_CHECK(state.length() == length && length % kHashBlockTokens == 0,
+  K3_CHECK(state.length() >= length && length % kHashBlockTokens == 0,
            "a prefix is kept where it ends on the grid");
   if (length == 0 || options_.memory_bytes_max == 0) return;
-  cache::SharedSnapshot snapshot = state.TakeSnapshot();
   if (!IsFinite(*snapshot) || !AreRowsFinite(state, known, length)) return;
   const cache::PrefixHash start = StartOf(salt);
   memory_.AddPages(start, tokens, state);

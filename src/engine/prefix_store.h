@@ -6,8 +6,8 @@
 //   PrefixFinding found = store->Find(salt, prompt);
 //   while (!found.ready()) ...                       // a part is being read from the disk
 //   const int64_t kept = store->Restore(found, state);
-//   ... run prompt [kept, n) ...
-//   store->Keep(salt, prompt.first(n), SnapshotKind::kTurn, state);
+//   ... run prompt [kept, n) and beyond, with a snapshot taken at n (model/batch.h) ...
+//   store->Keep(salt, prompt.first(n), kept, SnapshotKind::kTurn, snapshot, state);
 //
 // Only state that was computed in prefill form is kept; a snapshot with a value that is no finite
 // number is not. With `reuse_decoded`, whole sequences that ended in decode form are kept apart,
@@ -91,10 +91,13 @@ class PrefixStore {
   int64_t Restore(PrefixFinding& found, std::span<const int32_t> prompt,
                   cache::SequenceState& state);
 
-  /// Keeps `state`, which has run just `tokens` in prefill form, a multiple of 16 of them. The
-  /// first `known` of them it was given by Restore.
+  /// Keeps what `state` was behind `tokens`, a multiple of 16, which it has run in prefill form and
+  /// maybe others since: its latents and the snapshot taken there. The first `known` of the tokens
+  /// it was given by Restore.
   void Keep(std::string_view salt, std::span<const int32_t> tokens, int64_t known,
-            cache::SnapshotKind kind, cache::SequenceState& state);
+            cache::SnapshotKind kind, cache::SharedSnapshot snapshot, cache::SequenceState& state);
+  /// Whether there is room to keep anything.
+  bool keeps() const { return options_.memory_bytes_max > 0; }
   /// Forgets the periodic snapshot behind `tokens`.
   void DropTransient(std::string_view salt, std::span<const int32_t> tokens);
 
@@ -123,12 +126,12 @@ class PrefixStore {
   void StartFetch(PrefixFinding& found, std::span<const int32_t> prompt);
   bool Import(const cache::DiskHit& hit, const cache::PrefixHash& start,
               std::span<const int32_t> prompt);
+  cache::PageRows ImportPage(const cache::FetchedPage& page, int64_t length) const;
   void StoreOnDisk(const cache::PrefixHash& start, std::span<const int32_t> tokens);
   DecodedSequences::iterator FindDecoded(const cache::PrefixHash& start,
                                          std::span<const int32_t> prompt);
 
   const ModelConfig& config_;
-  ThreadPool& pool_;
   PrefixStoreOptions options_;
   cache::PrefixCache memory_;
   DecodedSequences decoded_;

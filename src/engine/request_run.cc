@@ -16,7 +16,7 @@ std::vector<PromptCut> PlanCuts(const ScheduledRequest& request, int64_t known,
   const int64_t end = std::ssize(request.prompt);
   std::vector<PromptCut> cuts;
   const auto add = [&](int64_t at, SnapshotKind kind) {
-    if (at > known && at < end) cuts.push_back({at, kind});
+    if (at > known && at < end) cuts.push_back({at, kind, nullptr});
   };
   for (const int64_t boundary : request.boundaries) {
     add(SnapshotPoint(std::min(boundary, end)), SnapshotKind::kTurn);
@@ -49,10 +49,6 @@ RequestClass Scheduler::RequestRun::request_class() const {
 
 int64_t Scheduler::RequestRun::tokens_max(const ModelConfig& config) const {
   return std::min(request.max_tokens, config.context_max - prompt_tokens());
-}
-
-int64_t Scheduler::RequestRun::tokens_to_cut() const {
-  return (cuts.empty() ? prompt_tokens() : cuts.front().at) - read;
 }
 
 }  // namespace k3

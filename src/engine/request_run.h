@@ -16,10 +16,12 @@
 
 namespace k3 {
 
-/// A place in the prompt at which a pass must end, since a snapshot is taken there.
+/// A place in the prompt at which a snapshot is taken.
 struct PromptCut {
   int64_t at = 0;  // a multiple of 16
   cache::SnapshotKind kind = cache::SnapshotKind::kTurn;
+  /// Filled by the pass that comes by. Shared as every snapshot is.
+  std::shared_ptr<cache::KdaSnapshot> snapshot;
 };
 
 /// Where a snapshot of the first `tokens` tokens stands: the last grid point that leaves at least
@@ -40,8 +42,8 @@ struct Scheduler::RequestRun {
   RequestClass request_class() const;
   int64_t prompt_tokens() const { return std::ssize(request.prompt); }
   int64_t tokens_max(const ModelConfig& config) const;
-  /// Tokens of the prompt until the next cut or its end.
-  int64_t tokens_to_cut() const;
+  /// Tokens of the prompt that are not in `state` yet.
+  int64_t tokens_left() const { return prompt_tokens() - read; }
   /// Whether the next pass over the whole rest of the prompt must give logits.
   bool wants_logits() const { return request.max_tokens > 0; }
 

@@ -297,7 +297,7 @@ void Scheduler::StartReading(RequestRun& run) {
   run.result.from_disk = run.found.from_disk();
   run.result.decoded_tokens = run.found.decoded_tokens();
   // Behind a decoded token nothing is as in a sequence of prompt tokens alone.
-  if (run.result.decoded_tokens > 0) run.cuts.clear();
+  if (run.result.decoded_tokens > 0 || !prefix_->keeps()) run.cuts.clear();
   if (run.wants_logits()) {
     run.sampler.emplace(run.request.sampling);
     run.sampler->See(run.request.prompt);

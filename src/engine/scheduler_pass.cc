@@ -23,7 +23,8 @@ struct Scheduler::Pass {
   std::vector<int32_t> rows;         // of the batch, whose logits are wanted
   std::vector<RequestRun*> sampled;  // whose they are; those that decode come first
   std::vector<RequestRun*> readers;
-  std::vector<int64_t> plan;  // [readers] tokens of each one's prompt
+  std::vector<int64_t> plan;                              // [readers] tokens of each one's prompt
+  std::vector<std::vector<model::SnapshotPoint>> points;  // [readers], at their next cuts
   int64_t decoding_count = 0;
   int64_t prefill_tokens = 0;
 };
@@ -43,21 +44,29 @@ Scheduler::Pass Scheduler::PlanNextPass() {
       const bool rests = is_decoding && MonotonicNanoseconds() < background_rests_ns_;
       if (run->request.background && rests) continue;
       pass.readers.push_back(run.get());
-      demands.push_back({run->tokens_to_cut(), run->request_class(), run->last_served});
+      demands.push_back({run->tokens_left(), run->request_class(), run->last_served});
     }
   }
   pass.decoding_count = std::ssize(pass.sampled);
   PassBudget budget = options_.budget;
   budget.prefill_tokens_per_second = prefill_tokens_per_second_;
   pass.plan = PlanPrefill(demands, pass.decoding_count, budget);
+  pass.points.resize(pass.readers.size());
   for (size_t i = 0; i < pass.readers.size(); ++i) {
     const int64_t tokens = pass.plan[i];
     if (tokens == 0) continue;
     RequestRun& run = *pass.readers[i];
     const std::span<const int32_t> prompt(run.request.prompt);
+    for (PromptCut& cut : run.cuts) {
+      if (cut.at > run.read + tokens) break;
+      auto arrays = cache::KdaSnapshot::Unfilled(engine_.config());
+      // Shared as every snapshot is.
+      cut.snapshot = std::make_shared<cache::KdaSnapshot>(std::move(arrays));
+      pass.points[i].push_back({cut.at, cut.snapshot.get()});
+    }
     pass.batch.segments.push_back(
         {&*run.state, prompt.subspan(static_cast<size_t>(run.read), static_cast<size_t>(tokens)),
-         model::AttentionForm::kPrefill});
+         model::AttentionForm::kPrefill, pass.points[i]});
     pass.prefill_tokens += tokens;
     if (run.read + tokens == run.prompt_tokens() && run.wants_logits()) {
       pass.rows.push_back(static_cast<int32_t>(pass.decoding_count + pass.prefill_tokens) - 1);
@@ -120,11 +129,11 @@ void Scheduler::AfterReading(RequestRun& run, int64_t tokens) {
   run.read += tokens;
   run.last_served = pass_;
   const std::span<const int32_t> prompt(run.request.prompt);
-  if (!run.cuts.empty() && run.cuts.front().at == run.read) {
-    const PromptCut cut = run.cuts.front();
+  while (!run.cuts.empty() && run.cuts.front().at <= run.read) {
+    PromptCut cut = std::move(run.cuts.front());
     run.cuts.erase(run.cuts.begin());
     prefix_->Keep(run.request.cache_salt, prompt.first(static_cast<size_t>(cut.at)), run.known,
-                  cut.kind, *run.state);
+                  cut.kind, std::move(cut.snapshot), *run.state);
     if (cut.kind == cache::SnapshotKind::kPeriodic) run.transients.push_back(cut.at);
   }
   run.sink->OnPrefillProgress(run.read - run.known, run.prompt_tokens() - run.known);

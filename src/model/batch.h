@@ -20,11 +20,20 @@ class Tape;
 /// generated tokens the absorbed form (queries moved into latent space). They differ by rounding.
 enum class AttentionForm { kPrefill, kDecode };
 
+/// A point of the 16-token grid at which others may go on from what the sequence is there: inside
+/// the segment or at its end. The pass fills the snapshot, which has its arrays; the state itself
+/// goes on to the segment's end.
+struct SnapshotPoint {
+  int64_t at = 0;  // position in the sequence, behind the segment's start
+  cache::KdaSnapshot* snapshot = nullptr;
+};
+
 struct Segment {
   /// Null in training: the segment is a document of its own, and nothing is kept of it.
   cache::SequenceState* state = nullptr;
   std::span<const int32_t> tokens;
   AttentionForm form = AttentionForm::kPrefill;
+  std::span<const SnapshotPoint> snapshots;  // ascending; only with a state
 };
 
 struct Batch {

@@ -13,6 +13,7 @@
 #include <cmath>
 
 #include "base/arithmetic.h"
+#include "base/check.h"
 #include "model/kda_heads.h"
 
 namespace k3::model {
@@ -65,8 +66,10 @@ class HeadRunner {
            kernels::KdaScratchFloats(key_dim, RoundUp(key_dim, 16));
   }
 
-  /// The segment's `count` tokens, the first at position `start`.
-  void Run(int64_t count, int64_t start, float* out) {
+  /// The segment's `count` tokens, the first at position `start`. `snapshots` as in Segment, of
+  /// which this fills the head's state in KDA layer `kda_layer`.
+  void Run(int64_t count, int64_t start, std::span<const SnapshotPoint> snapshots, size_t kda_layer,
+           float* out) {
     const int64_t n = inputs_.kda.head_dim;
     const kernels::KdaHead open = {.key_dim = n,
                                    .value_dim = n,
@@ -84,7 +87,15 @@ class HeadRunner {
         inputs_.kernels.kda.fold(open, state_.state, scratch_ + kChunkTokens * (4 * n + 1));
       }
       done += rows;
+      if (!snapshots.empty() && snapshots.front().at == start + done) {
+        const int64_t floats = n * state_.value_stride;
+        std::copy_n(
+            state_.state, floats,
+            snapshots.front().snapshot->layers[kda_layer].state.data() + inputs_.head * floats);
+        snapshots = snapshots.subspan(1);
+      }
     }
+    K3_CHECK(snapshots.empty(), "snapshots are taken on the grid, inside the segment");
   }
 
  private:
@@ -127,8 +138,9 @@ class HeadRunner {
   float* scratch_;
 };
 
-/// The last taps - 1 inputs before the convolution, for the tokens to come. The history that
-/// `inputs` reads is `kept` itself, oldest first, so ascending rows never overwrite what is needed.
+/// The last taps - 1 inputs before the convolution, for the tokens behind the segment's first
+/// `count`. `kept` may be the history that `inputs` reads: it is oldest first, so ascending rows
+/// never overwrite what is needed.
 void KeepConvolutionInputs(const KdaHeadInputs& inputs, int64_t count, float* kept) {
   const int64_t rows = inputs.kda.conv_kernel - 1, n = inputs.kda.head_dim;
   const std::array<const float*, 3> arrays = {inputs.in.q, inputs.in.k, inputs.in.v};
@@ -250,6 +262,8 @@ void Kda(const ops::ExecContext& exec, const ModelConfig& config, const KdaParam
   float* scratch = exec.arena->Allocate<float>(scratch_floats * exec.pool->threads_count());
   float* zeros = exec.arena->Allocate<float>(n);
   std::fill_n(zeros, n, 0.0f);
+  const auto kda_layer =
+      static_cast<size_t>(std::count(config.is_mla.begin(), config.is_mla.begin() + layer, false));
   const int64_t jobs = static_cast<int64_t>(begins.size()) * kda.heads;
   exec.pool->ParallelFor(jobs, 1, [&](int64_t begin, int64_t end, int worker) {
     float* own = scratch + worker * scratch_floats;
@@ -269,9 +283,15 @@ void Kda(const ops::ExecContext& exec, const ModelConfig& config, const KdaParam
                                  .zeros = zeros};
       const HeadState state =
           kept != nullptr ? HeadState::Of(*kept, head, n) : HeadState::Empty(own + run_floats, kda);
+      const int64_t start = kept != nullptr ? segment.state->length() : 0;
       HeadRunner(inputs, config.rms_norm_eps, state, own)
-          .Run(count, kept != nullptr ? segment.state->length() : 0, heads_out);
-      if (kept != nullptr) KeepConvolutionInputs(inputs, count, kept->conv.data());
+          .Run(count, start, segment.snapshots, kda_layer, heads_out);
+      if (kept == nullptr) continue;
+      for (const SnapshotPoint& point : segment.snapshots) {
+        KeepConvolutionInputs(inputs, point.at - start,
+                              point.snapshot->layers[kda_layer].conv.data());
+      }
+      KeepConvolutionInputs(inputs, count, kept->conv.data());
     }
   });
 

@@ -64,12 +64,13 @@ class PrefixRestoreTest : public ::testing::TestWithParam<const char*> {
 
   /// Runs tokens [state.length(), end); returns the logits of every one.
   std::vector<float> Run(cache::SequenceState& state, int64_t end,
-                         AttentionForm form = AttentionForm::kPrefill) {
+                         AttentionForm form = AttentionForm::kPrefill,
+                         std::span<const SnapshotPoint> snapshots = {}) {
     const auto part = First(end).subspan(static_cast<size_t>(state.length()));
     std::vector<int32_t> rows(part.size());
     std::iota(rows.begin(), rows.end(), 0);
     std::vector<float> logits(part.size() * kVocabulary);
-    const Batch batch{{{&state, part, form}}};
+    const Batch batch{{{&state, part, form, snapshots}}};
     const ForwardContext ctx{.exec = {&pool_, &arena_, &kernels_}};
     const Status status = Forward(ctx, config(), parameters_, batch, rows, logits.data());
     EXPECT_TRUE(status.ok()) << status.ToString();
@@ -113,6 +114,52 @@ TEST_P(PrefixRestoreTest, GoesOnWithTheSameBits) {
       prefixes.Restore(lease, again);
       const std::vector<float> more = Run(again, boundary + 20, AttentionForm::kDecode);
       EXPECT_TRUE(EndsWithBits(decoded, more)) << boundary << " " << tail;
+    }
+  }
+}
+
+bool SameBits(const cache::FloatArray& a, const cache::FloatArray& b) {
+  return a.count() == b.count() &&
+         std::memcmp(a.data(), b.data(), static_cast<size_t>(a.count()) * sizeof(float)) == 0;
+}
+
+// A snapshot taken on the way is the one of a sequence that ended there, and taking it changes
+// nothing.
+TEST_P(PrefixRestoreTest, SnapshotsOnTheWayAreThoseOfAnEnd) {
+  struct Case {
+    int64_t start, end;
+    std::vector<int64_t> points;
+  };
+  // On the grid and off it, also so soon behind the start that the convolution looks back over it.
+  for (const Case& c : std::vector<Case>{{0, 40, {16, 32}},
+                                         {0, 16, {16}},
+                                         {15, 17, {16}},
+                                         {14, 48, {16, 48}},
+                                         {16, 300, {32, 256, 288}},
+                                         {37, 300, {48, 64, 272}}}) {
+    cache::SequenceState state(config()), plain(config());
+    if (c.start > 0) Run(state, c.start);
+    if (c.start > 0) Run(plain, c.start);
+    std::vector<cache::KdaSnapshot> snapshots;
+    std::vector<SnapshotPoint> points;
+    snapshots.reserve(c.points.size());
+    for (const int64_t at : c.points) {
+      snapshots.push_back(cache::KdaSnapshot::Unfilled(config()));
+      points.push_back({at, &snapshots.back()});
+    }
+    EXPECT_EQ(Run(state, c.end, AttentionForm::kPrefill, points), Run(plain, c.end));
+    EXPECT_EQ(Run(state, c.end + 20), Run(plain, c.end + 20));
+    for (size_t i = 0; i < points.size(); ++i) {
+      cache::SequenceState ended(config());
+      Run(ended, c.points[i]);
+      const cache::SharedSnapshot want = ended.TakeSnapshot();
+      ASSERT_EQ(snapshots[i].layers.size(), want->layers.size());
+      for (size_t layer = 0; layer < want->layers.size(); ++layer) {
+        EXPECT_TRUE(SameBits(snapshots[i].layers[layer].state, want->layers[layer].state))
+            << c.start << " to " << c.end << " at " << c.points[i] << ", layer " << layer;
+        EXPECT_TRUE(SameBits(snapshots[i].layers[layer].conv, want->layers[layer].conv))
+            << c.start << " to " << c.end << " at " << c.points[i] << ", layer " << layer;
+      }
     }
   }
 }

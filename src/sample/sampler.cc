@@ -13,6 +13,7 @@
 #include "base/random.h"
 #include "sample/exponential.h"
 #include "sample/token_constraint.h"
+#include "sample/vector_passes.h"
 
 namespace k3 {
 namespace {
@@ -25,14 +26,6 @@ constexpr int64_t kHeapTopKMax = 1024;
 constexpr int64_t kSortedMax = 512;
 constexpr int kBucketBits = 11;
 
-// A token's place in the order of the filters: smaller is better. The high half falls as the logit
-// rises, the low half is the id.
-uint64_t OrderKey(float logit, int64_t id) {
-  const auto bits = std::bit_cast<uint32_t>(logit + 0.0f);  // -0 and +0 are one value.
-  const uint32_t rising = bits >> 31 ? ~bits : bits | 0x80000000u;
-  return uint64_t{~rising} << 32 | static_cast<uint64_t>(id);
-}
-
 // Behind every key.
 constexpr uint64_t kAllKept = UINT64_MAX;
 
@@ -44,25 +37,31 @@ Result<int32_t> FindBest(std::span<const float> logits) {
     return InvalidArgument(fmt::format("{} logits to sample from, expected 1 to {}", logits.size(),
                                        limits::kVocabularyMax));
   }
-  int32_t best = -1;
-  float best_logit = -kInfinity;
-  for (int64_t i = 0; i < std::ssize(logits); ++i) {
-    if (!(logits[i] < kInfinity)) {
+  constexpr size_t kBlock = 1024;
+  size_t best_start = 0;
+  float best = -kInfinity;
+  for (size_t start = 0; start < logits.size(); start += kBlock) {
+    const float greatest =
+        BestVectorPasses().greatest(logits.subspan(start, std::min(kBlock, logits.size() - start)));
+    if (greatest == kInfinity) {
+      size_t bad = start;
+      while (logits[bad] < kInfinity) ++bad;
       return Internal(fmt::format(
           "logit {} of {} is {}, expected a number below infinity: the weights or a kernel are "
           "broken",
-          i, logits.size(), logits[i]));
+          bad, logits.size(), logits[bad]));
     }
-    if (logits[i] > best_logit) {
-      best_logit = logits[i];
-      best = static_cast<int32_t>(i);
+    if (greatest > best) {
+      best = greatest;
+      best_start = start;
     }
   }
-  if (best < 0) {
+  if (best == -kInfinity) {
     return Internal(
         fmt::format("all {} logits are -infinity: no token can be drawn", logits.size()));
   }
-  return best;
+  const auto found = std::find(logits.begin() + best_start, logits.end(), best);
+  return static_cast<int32_t>(found - logits.begin());
 }
 
 // The last key of the first prefix of `keys`, in ascending order, whose weights reach `target` > 0.
@@ -70,9 +69,10 @@ Result<int32_t> FindBest(std::span<const float> logits) {
 // and goes on with the one in which the target is reached, until what is left is worth sorting.
 template <typename WeightOf>
 uint64_t ReachTarget(std::vector<uint64_t>& keys, const WeightOf& weight_of, double target) {
+  const VectorPasses& passes = BestVectorPasses();
   double sum = 0.0;
   while (std::ssize(keys) > kSortedMax) {
-    const auto [least, greatest] = std::ranges::minmax(keys);
+    const auto [least, greatest] = passes.min_max(keys);
     const int width = std::bit_width(greatest - least);
     const int shift = std::max(width - kBucketBits, 0);
     std::array<double, 1 << kBucketBits> bucket_sums{};
@@ -80,8 +80,7 @@ uint64_t ReachTarget(std::vector<uint64_t>& keys, const WeightOf& weight_of, dou
     const uint64_t last = (greatest - least) >> shift;
     uint64_t bucket = 0;
     while (bucket < last && sum + bucket_sums[bucket] < target) sum += bucket_sums[bucket++];
-    std::erase_if(keys,
-                  [&, from = least](uint64_t key) { return (key - from) >> shift != bucket; });
+    keys.resize(static_cast<size_t>(passes.keep_bucket(keys, least, shift, bucket)));
   }
   std::ranges::sort(keys);
   for (const uint64_t key : keys) {
@@ -111,7 +110,9 @@ Result<SampledToken> Sampler::Next(std::span<const float> logits,
   }
   const float raw_max = logits[raw_best];
   weights_.resize(logits.size());
-  const double total = ExpDifferences(logits, raw_max, 1.0, weights_);
+  sums_.resize(static_cast<size_t>(SumBlocksCount(std::ssize(logits))));
+  const double total =
+      BestVectorPasses().exp_differences(logits, raw_max, 1.0, weights_.data(), sums_.data());
   const double log_total = std::log(total);
   const auto log_prob = [&](int64_t id) {
     return static_cast<float>(static_cast<double>(logits[id]) - raw_max - log_total);
@@ -165,8 +166,8 @@ Result<std::span<const float>> Sampler::Mask(std::span<const float> logits,
   return std::span<const float>(masked_);
 }
 
-// On entry weights_ is of these logits at temperature 1, and its sum is given, unless they were
-// adjusted.
+// On entry weights_ and sums_ are of these logits at temperature 1, and the total is given, unless
+// they were adjusted.
 int32_t Sampler::Draw(std::span<const float> logits, float max_logit,
                       std::optional<double> total_at_one) {
   const double scale = 1.0 / options_.temperature;
@@ -184,15 +185,16 @@ int32_t Sampler::Draw(std::span<const float> logits, float max_logit,
   } else if (total_at_one.has_value() && options_.temperature == 1.0f) {
     total = *total_at_one;
   } else {
-    total = ExpDifferences(logits, max_logit, scale, weights_);
+    total =
+        BestVectorPasses().exp_differences(logits, max_logit, scale, weights_.data(), sums_.data());
   }
   if (options_.top_p < 1.0f) {
     if (!has_top_k) ListHeavy(logits, total);
     last_kept = ReachTarget(
         ordered_, [this](uint64_t key) { return weights_[IdOf(key)]; }, options_.top_p * total);
   }
-  if (last_kept == kAllKept && options_.min_p == 0.0f) return DrawFromAll(total);
-  return DrawUpTo(logits, last_kept);
+  if (last_kept != kAllKept || options_.min_p > 0.0f) total = Keep(logits, last_kept);
+  return DrawFrom(total);
 }
 
 // ordered_ becomes the keys of the first `count` tokens, 1 to V, in no order.
@@ -224,51 +226,53 @@ void Sampler::ListTop(std::span<const float> logits, int64_t count) {
 
 // ordered_ becomes the keys of a prefix that holds at least top_p of the total. The tokens left out
 // are V at most, so together they are less than 1 - top_p of it. In a typical distribution this
-// leaves some hundred tokens.
+// leaves some hundred tokens, in a flat one nearly all.
 void Sampler::ListHeavy(std::span<const float> logits, double total) {
   constexpr double kSlack = 0.999;  // Far more than rounding can take.
   const double least = kSlack * (1.0 - options_.top_p) * total / static_cast<double>(logits.size());
-  ordered_.clear();
-  for (int64_t i = 0; i < std::ssize(logits); ++i) {
-    if (weights_[i] >= least) ordered_.push_back(OrderKey(logits[i], i));
+  ordered_.resize(logits.size());
+  const int64_t kept =
+      BestVectorPasses().list_heavy(logits, weights_.data(), least, ordered_.data());
+  ordered_.resize(static_cast<size_t>(kept));
+}
+
+// Leaves weights to the tokens up to `last_kept` in the order of the filters that min-p keeps too,
+// and returns their total. The best token weighs 1, so min-p compares weights as they are.
+double Sampler::Keep(std::span<const float> logits, uint64_t last_kept) {
+  const int64_t count = std::ssize(logits);
+  const float last_logit = last_kept == kAllKept ? -kInfinity : logits[IdOf(last_kept)];
+  const auto keep = [&, &passes = BestVectorPasses()](int64_t begin, int64_t end, float least) {
+    return passes.zero_below(logits.subspan(begin, end - begin), least, options_.min_p,
+                             weights_.data() + begin);
+  };
+  // A token behind the last one in order of ids has to be better, not only as good.
+  const int64_t border = IdOf(last_kept) + 1;
+  const float better = std::nextafter(last_logit, kInfinity);
+  double total = 0.0;
+  for (int64_t start = 0; start < count; start += kSumBlock) {
+    sums_[start / kSumBlock] = total;
+    const int64_t end = std::min(start + kSumBlock, count);
+    const int64_t middle = std::clamp(border, start, end);
+    const bool any = keep(start, middle, last_logit);
+    if (!keep(middle, end, better) && !any) continue;
+    for (int64_t i = start; i < end; ++i) total += weights_[i];
   }
+  return total;
 }
 
-// This step's own number in [0, 1) of `total`.
-double Sampler::DrawTarget(double total) const {
-  return Random(options_.seed, static_cast<uint64_t>(steps_count_)).NextDouble() * total;
-}
-
-// Draws among all tokens, which weigh `total` together.
-int32_t Sampler::DrawFromAll(double total) const {
-  const double target = DrawTarget(total);
-  double sum = 0.0;
-  int64_t id = 0;
+// Draws among the tokens that have a weight, which are `total` together, with this step's own
+// number in [0, 1).
+int32_t Sampler::DrawFrom(double total) const {
+  const double target =
+      Random(options_.seed, static_cast<uint64_t>(steps_count_)).NextDouble() * total;
+  // The last block before which the sum does not exceed the target.
+  const int64_t block = std::ranges::upper_bound(sums_, target) - sums_.begin() - 1;
+  double sum = sums_[block];
+  int64_t id = block * kSumBlock;
   while (sum + weights_[id] <= target && id + 1 < std::ssize(weights_)) sum += weights_[id++];
   // Rounding may carry the walk beyond the last token that can be drawn.
   while (weights_[id] == 0.0) --id;
   return static_cast<int32_t>(id);
-}
-
-// Draws among the tokens up to `last_kept` in the order of the filters that min-p keeps too. The
-// best token weighs 1, so min-p compares weights as they are.
-int32_t Sampler::DrawUpTo(std::span<const float> logits, uint64_t last_kept) {
-  kept_.clear();
-  double total = 0.0;
-  const float last_logit = last_kept == kAllKept ? -kInfinity : logits[IdOf(last_kept)];
-  for (int64_t i = 0; i < std::ssize(logits); ++i) {
-    if (!(logits[i] >= last_logit) || OrderKey(logits[i], i) > last_kept) continue;
-    if (weights_[i] < options_.min_p || weights_[i] == 0.0) continue;
-    total += weights_[i];
-    kept_.push_back(static_cast<int32_t>(i));
-  }
-  const double target = DrawTarget(total);
-  double sum = 0.0;
-  for (const int32_t id : kept_) {
-    sum += weights_[id];
-    if (sum > target) return id;
-  }
-  return kept_.back();
 }
 
 }  // namespace k3

@@ -15,7 +15,7 @@
 // The draw then walks the kept tokens in order of id. Temperature 0 is greedy: the best token.
 //
 // Token number n is a function of (seed, n, logits, tokens seen) and the options alone. A Sampler
-// is a value that owns scratch of up to 24 bytes a logit and what LogitAdjuster owns; one thread at
+// is a value that owns scratch of up to 21 bytes a logit and what LogitAdjuster owns; one thread at
 // a time. Copy it to replay from a step. A logit that is NaN or +infinity is Internal and named by
 // its position; -infinity is a token that cannot be drawn. Log-probabilities are of the raw logits,
 // before biases, penalties, temperature and filters.
@@ -70,16 +70,15 @@ class Sampler {
   int32_t Draw(std::span<const float> logits, float max_logit, std::optional<double> total_at_one);
   void ListTop(std::span<const float> logits, int64_t count);
   void ListHeavy(std::span<const float> logits, double total);
-  double DrawTarget(double total) const;
-  int32_t DrawFromAll(double total) const;
-  int32_t DrawUpTo(std::span<const float> logits, uint64_t last_kept);
+  double Keep(std::span<const float> logits, uint64_t last_kept);
+  int32_t DrawFrom(double total) const;
 
   SamplingOptions options_;
   LogitAdjuster adjuster_;
   int64_t steps_count_ = 0;
   std::vector<double> weights_;    // [V] exp((logit - max) / temperature) of the candidates
   std::vector<uint64_t> ordered_;  // order keys of the candidates, if a filter lists them
-  std::vector<int32_t> kept_;      // ids, ascending
+  std::vector<double> sums_;       // the sum of all weights before each block of kSumBlock
   std::vector<float> masked_;      // [V] logits with what a mask leaves out at -infinity
 };
 

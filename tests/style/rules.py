@@ -13,7 +13,7 @@ COLUMNS_MAX = 100
 
 # Third-party headers and the only places that may include them (docs/architecture.md, section 1).
 LIBRARY_PLACES = {
-    "hwy/": ("Highway", ["src/kernels/"]),
+    "hwy/": ("Highway", ["src/kernels/", "src/sample/"]),
     "dnnl": ("oneDNN", ["src/kernels/"]),
     "oneapi/": ("oneDNN", ["src/kernels/"]),
     "unicode/": ("ICU", ["src/text/"]),
