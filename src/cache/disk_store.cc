@@ -229,11 +229,16 @@ DiskStore::Attempt DiskStore::ReadPlan(const DiskPlan& plan, const DiskFetch& fe
   std::vector<Status> statuses(records.size());
   std::vector<FetchedFloats> floats(records.size());
   const int64_t count = std::ssize(records);
+  std::vector<int64_t> place_bytes;
+  for (const IndexedRecord* record : records) {
+    place_bytes.push_back(kPlacePadding + record->file_bytes);
+  }
+  const auto places = AllocateTogether(place_bytes);
   // The snapshot, the largest, first.
   ReadInParallel(count, [&](int64_t i) {
     const auto at = static_cast<size_t>(count - 1 - i);
     const int64_t end = std::min(records[at]->begin + records[at]->tokens, plan.length);
-    Result<FetchedFloats> read = ReadOne(*records[at], fetch, end);
+    Result<FetchedFloats> read = ReadOne(*records[at], fetch, end, places[at]);
     if (read.ok()) {
       floats[at] = std::move(*read);
     } else {
@@ -271,10 +276,11 @@ DiskStore::Attempt DiskStore::ReadPlan(const DiskPlan& plan, const DiskFetch& fe
   return attempt;
 }
 
+// Shared: see FetchedFloats.
 Result<FetchedFloats> DiskStore::ReadOne(const IndexedRecord& record, const DiskFetch& fetch,
-                                         int64_t end) const {
+                                         int64_t end, std::shared_ptr<std::byte[]> block) const {
   FetchedFloats floats;
-  floats.block = AllocateAligned(RoundUp(kPlacePadding + record.file_bytes, kCacheLine));
+  floats.block = std::move(block);
   const std::span<std::byte> place(floats.block.get() + kPlacePadding,
                                    static_cast<size_t>(record.file_bytes));
   floats.values = {reinterpret_cast<float*>(place.data() + PayloadOffset(record.tokens)),

@@ -71,9 +71,10 @@ class DiskStore {
   void Warn(const std::string& message) const;
 
   Attempt ReadPlan(const DiskPlan& plan, const DiskFetch& fetch, DiskHit* hit);
-  /// Of a record, of which the tokens before `end` were asked for.
-  Result<FetchedFloats> ReadOne(const IndexedRecord& record, const DiskFetch& fetch,
-                                int64_t end) const;
+  /// Reads a record, of which the tokens before `end` were asked for, into `block`. Shared: see
+  /// FetchedFloats.
+  Result<FetchedFloats> ReadOne(const IndexedRecord& record, const DiskFetch& fetch, int64_t end,
+                                std::shared_ptr<std::byte[]> block) const;
   void TouchPlan(const DiskPlan& plan);
 
   const std::string dir_;

@@ -18,11 +18,16 @@ constexpr int64_t kHugePage = int64_t{2} << 20;
 constexpr int64_t kBlockBytesMin = int64_t{1} << 20;
 constexpr int64_t kPopulateBytesMin = int64_t{64} << 10;
 
+int64_t PageBytes() {
+  static const int64_t bytes = sysconf(_SC_PAGESIZE);
+  return bytes;
+}
+
 /// Maps the whole pages of [p, p + size) at once: touched one by one they cost a fault each, which
 /// under a hypervisor is the larger part of filling a new array. Where the system cannot do it,
 /// they are mapped when they are touched.
 void PopulatePages(void* p, int64_t size) {
-  const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto page = static_cast<uintptr_t>(PageBytes());
   const uintptr_t begin = (reinterpret_cast<uintptr_t>(p) + page - 1) / page * page;
   const uintptr_t end =
       (reinterpret_cast<uintptr_t>(p) + static_cast<uintptr_t>(size)) / page * page;
@@ -43,6 +48,28 @@ AlignedBytes AllocateAligned(int64_t bytes) {
   if (huge) madvise(p, static_cast<size_t>(size), MADV_HUGEPAGE);
   if (!huge && size >= kPopulateBytesMin) PopulatePages(p, size);
   return AlignedBytes(static_cast<std::byte*>(p));
+}
+
+// Shared: see the header.
+std::vector<std::shared_ptr<std::byte[]>> AllocateTogether(std::span<const int64_t> bytes) {
+  const int64_t page = PageBytes();
+  int64_t total = page;  // the block need not begin with a page
+  for (const int64_t size : bytes) total += RoundUp(std::max<int64_t>(size, 1), page);
+  // Shared by all parts: the last one frees it.
+  const std::shared_ptr<std::byte[]> block = AllocateAligned(total);
+  const auto base = reinterpret_cast<uintptr_t>(block.get());
+  std::byte* at =
+      block.get() + (RoundUp(static_cast<int64_t>(base), page) - static_cast<int64_t>(base));
+  std::vector<std::shared_ptr<std::byte[]>> parts;  // shared: see the header
+  for (const int64_t size : bytes) {
+    const int64_t rounded = RoundUp(std::max<int64_t>(size, 1), page);
+    const auto give_back = [block, rounded](std::byte* p) {
+      madvise(p, static_cast<size_t>(rounded), MADV_DONTNEED);
+    };
+    parts.emplace_back(at, give_back);
+    at += rounded;
+  }
+  return parts;
 }
 
 void* Arena::AllocateBytes(int64_t bytes) {

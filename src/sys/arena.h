@@ -1,7 +1,7 @@
 #pragma once
-// Arena: a bump allocator for the scratch of one forward pass. Memory is 64-byte aligned and not
-// initialised. One owner thread; views stay valid until Reset or destruction. Blocks are kept over
-// Reset, so a warmed-up arena never calls malloc again.
+// Memory for numbers. Arena: a bump allocator for the scratch of one forward pass. Memory is
+// 64-byte aligned and not initialised. One owner thread; views stay valid until Reset or
+// destruction. Blocks are kept over Reset, so a warmed-up arena never calls malloc again.
 
 #include <cstddef>
 #include <cstdint>
@@ -18,6 +18,11 @@ using AlignedBytes = std::unique_ptr<std::byte[], AlignedDelete>;
 
 /// `bytes` bytes aligned to 64 (huge-page advice from 4 MiB up). Aborts when the system has none.
 AlignedBytes AllocateAligned(int64_t bytes);
+
+/// Several such arrays, each on pages of its own. They are mapped together, as one large array is,
+/// which under a hypervisor costs a fraction of mapping them one by one; what each holds goes back
+/// to the system when its last owner lets go of it. Shared, so that parts of one can be kept.
+std::vector<std::shared_ptr<std::byte[]>> AllocateTogether(std::span<const int64_t> bytes);
 
 class Arena {
  public:

@@ -1,7 +1,9 @@
 #include "sys/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "sys/arena.h"
@@ -47,6 +49,34 @@ TEST(ThreadPoolTest, WorkersKeepDenormals) {
     if (half != 0x1p-128f) ++wrong;
   });
   EXPECT_EQ(wrong, 0);
+}
+
+TEST(AllocateTogetherTest, EachPartLivesAndGoesAlone) {
+  constexpr int64_t kPage = 4096, kSizes[] = {100'000, 1, 0, 5'000'000, 4096};
+  for (const bool is_large : {false, true}) {
+    const std::span<const int64_t> sizes(kSizes, is_large ? 5 : 3);
+    auto parts = AllocateTogether(sizes);
+    ASSERT_EQ(parts.size(), sizes.size());
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(parts[i].get()) % 64, 0u);
+      std::fill_n(parts[i].get(), sizes[i], static_cast<std::byte>(i + 1));
+    }
+    const auto resident = [](const std::byte* p, int64_t bytes) {
+      const auto first = reinterpret_cast<uintptr_t>(p) / kPage * kPage;
+      std::vector<unsigned char> pages(static_cast<size_t>(bytes / kPage));
+      EXPECT_EQ(mincore(reinterpret_cast<void*>(first), pages.size() * kPage, pages.data()), 0);
+      return std::ranges::count_if(pages, [](unsigned char page) { return (page & 1) != 0; });
+    };
+    const std::byte* first = parts[0].get();
+    EXPECT_EQ(resident(first, kSizes[0]), kSizes[0] / kPage);
+    parts[0].reset();
+    EXPECT_EQ(resident(first, kSizes[0]), 0) << "its memory is the system's again";
+    for (size_t i = 1; i < sizes.size(); ++i) {
+      EXPECT_TRUE(std::all_of(parts[i].get(), parts[i].get() + sizes[i],
+                              [&](std::byte b) { return b == static_cast<std::byte>(i + 1); }));
+    }
+  }
+  EXPECT_TRUE(AllocateTogether({}).empty());
 }
 
 TEST(ArenaTest, AlignedAndReused) {
