@@ -92,6 +92,7 @@ class LoadedModel {
   Status Open(const ServeFlags& flags) {
     K3_TRY(const EngineOptions options, MakeEngineOptions(flags.threads, true));
     K3_TRY(engine_, Engine::Open(flags.dir, options));
+    K3_RETURN_IF_ERROR(engine_->WarmUp());
     K3_TRY(scheduler_, Scheduler::Start(*engine_, flags.scheduler));
     return OkStatus();
   }

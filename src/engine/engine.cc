@@ -73,6 +73,20 @@ Result<std::unique_ptr<Engine>> Engine::Open(const std::string& dir, const Engin
   return engine;
 }
 
+Status Engine::WarmUp() {
+  if (checkpoint_.tensor_bytes() > ReadMemoryFacts().available_bytes / 2) return OkStatus();
+  const int64_t tokens = std::min(kDefaultPrefillChunk, config().context_max);
+  // Different ones, so that many experts are chosen.
+  std::vector<int32_t> prompt(static_cast<size_t>(tokens));
+  for (int64_t i = 0; i < tokens; ++i) {
+    prompt[static_cast<size_t>(i)] = static_cast<int32_t>(i % config().vocab_size);
+  }
+  cache::SequenceState state(config());
+  std::vector<float> logits(static_cast<size_t>(config().vocab_size));
+  const auto last = static_cast<int32_t>(tokens - 1);
+  return Run({{{&state, prompt, model::AttentionForm::kPrefill}}}, {&last, 1}, logits.data());
+}
+
 const Tokenizer& Engine::tokenizer() const {
   K3_CHECK(tokenizer_.has_value(), "opened without a tokenizer");
   return *tokenizer_;

@@ -56,6 +56,11 @@ class Engine {
   Status Run(const model::Batch& batch, std::span<const int32_t> logit_rows, float* logits,
              model::ForwardObserver* observer = nullptr);
 
+  /// Runs a prompt that nobody asked for, so that the first one that somebody waits for finds the
+  /// scratch memory of a full chunk mapped and the weights read. Where the weights would fill more
+  /// than half of the memory that is free it does nothing: they are read as they are needed.
+  Status WarmUp();
+
   ThreadPool& pool() { return *pool_; }
   const kernels::KernelTable& kernels() const { return kernels_; }
 
