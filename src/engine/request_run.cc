@@ -6,7 +6,7 @@
 
 namespace k3 {
 
-int64_t SnapshotPoint(int64_t tokens) {
+int64_t SnapshotLength(int64_t tokens) {
   return (tokens - 1) / cache::kHashBlockTokens * cache::kHashBlockTokens;
 }
 
@@ -19,9 +19,9 @@ std::vector<PromptCut> PlanCuts(const ScheduledRequest& request, int64_t known,
     if (at > known && at < end) cuts.push_back({at, kind, nullptr});
   };
   for (const int64_t boundary : request.boundaries) {
-    add(SnapshotPoint(std::min(boundary, end)), SnapshotKind::kTurn);
+    add(SnapshotLength(std::min(boundary, end)), SnapshotKind::kTurn);
   }
-  add(SnapshotPoint(end), SnapshotKind::kTurn);
+  add(SnapshotLength(end), SnapshotKind::kTurn);
   if (branch_point.has_value()) add(*branch_point, SnapshotKind::kBranch);
   const int64_t first = (known / kPeriodicTokens + 1) * kPeriodicTokens;
   for (int64_t at = first; at < end; at += kPeriodicTokens) add(at, SnapshotKind::kPeriodic);

@@ -26,7 +26,7 @@ struct PromptCut {
 
 /// Where a snapshot of the first `tokens` tokens stands: the last grid point that leaves at least
 /// one of them to be computed.
-int64_t SnapshotPoint(int64_t tokens);
+int64_t SnapshotLength(int64_t tokens);
 
 /// The cuts of a prompt behind `known` tokens, ascending, each place once: its end and boundaries,
 /// `branch_point`, and a periodic one every kPeriodicTokens as an insurance.

@@ -51,7 +51,9 @@ int64_t PieceRows(const LinearTask& task) {
     return kTileCols * std::clamp<int64_t>(kWeightPanelBytes / group_bytes, 1, 16);
   }
   const int64_t row_bytes = std::max<int64_t>(task.w.ElementBytes(task.w.cols), 1);
-  return std::max<int64_t>(RoundUp(kStreamBytes / row_bytes, 8), 8);
+  // With many rows arithmetic decides, and what one thread has more to do than another.
+  const int64_t piece_bytes = task.x->count > kTileRows ? kStripBytes : kStreamBytes;
+  return std::max<int64_t>(RoundUp(piece_bytes / row_bytes, 8), 8);
 }
 
 /// Weight rows that are multiplied with all activations before the next ones are. Either side may
