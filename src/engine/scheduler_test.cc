@@ -57,6 +57,29 @@ TEST_F(SchedulerTest, ASecondRequestTakesOverWhatTheFirstHasRead) {
   EXPECT_TRUE(second.SameTextAs(expected));
 }
 
+// What is kept on the way costs no pass: a chunk is run whole, whatever boundaries lie in it.
+TEST_F(SchedulerTest, BoundariesInsideAChunkAreKeptByItsOnePass) {
+  const std::unique_ptr<Scheduler> scheduler =
+      StartScheduler({.prefix = {.memory_bytes_max = kCacheBytes}});
+  ColdRunner cold(kModelDir);
+  const std::vector<int32_t> prompt = Tokens(405, 1);
+  ScheduledRequest request = Request(prompt, 1, 1);
+  request.boundaries = {100, 209};
+  EXPECT_TRUE(
+      SubmitTo(*scheduler, std::move(request)).get().SameTextAs(cold.Run(Request(prompt, 1, 1))));
+  EXPECT_EQ(scheduler->Stats().passes, 1);
+  // Prompts that part from it behind each boundary, and its own end.
+  for (const auto& [common, cached] :
+       {std::pair<int64_t, int64_t>{100, 96}, {230, 208}, {405, 400}}) {
+    std::vector<int32_t> other(prompt.begin(), prompt.begin() + common);
+    const std::vector<int32_t> tail = Tokens(30, 9);
+    other.insert(other.end(), tail.begin(), tail.end());
+    const Answer answer = SubmitTo(*scheduler, Request(other, 2, 5)).get();
+    EXPECT_EQ(answer.result->cached_tokens, cached) << common;
+    EXPECT_TRUE(answer.SameTextAs(cold.Run(Request(other, 2, 5)))) << common;
+  }
+}
+
 TEST_F(SchedulerTest, EqualPromptsAtOnceAreReadOnce) {
   const std::unique_ptr<Scheduler> scheduler =
       StartScheduler({.prefix = {.memory_bytes_max = kCacheBytes}});
