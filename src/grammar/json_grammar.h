@@ -13,8 +13,9 @@
 // one, $ref to #, #/$defs/... and #/definitions/..., properties, required, additionalProperties,
 // items, prefixItems, minItems, maxItems, minLength, maxLength, and annotations, which are ignored.
 // Any other keyword is InvalidArgument with its path, or is left out when the options say so; a
-// schema that no value satisfies is InvalidArgument. Immutable, any thread; memory follows the
-// schema, limits::kSchemaNodesMax at most.
+// schema that no value satisfies is InvalidArgument. Immutable, any thread; memory and the time to
+// compile follow the schema's length, within limits::kSchemaNodesMax, kSchemaValueBytesMax and
+// kSchemaFormsMax, and SchemaExclusion::kComparisonsMax for its oneOf.
 // Source: JSON Schema 2020-12.
 
 #include <cstdint>

@@ -1,6 +1,11 @@
 #include "grammar/json_grammar.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+
+#include <array>
+#include <ctime>
+#include <functional>
 
 #include "grammar/grammar_test_util.h"
 #include "grammar/json_state.h"
@@ -294,6 +299,71 @@ TEST(JsonGrammarTest, BadSchemasAreRefusedByName) {
   }
 }
 
+TEST(JsonGrammarTest, BranchesAreComparedByValue) {
+  const auto one_of = [](std::string_view a, std::string_view b) {
+    return Refusal(fmt::format(R"({{"oneOf": [{{"const": {}}}, {{"const": {}}}]}})", a, b));
+  };
+  constexpr std::pair<std::string_view, std::string_view> kEqual[] = {
+      {"1", "1.0"},
+      {"1", "1"},
+      {"0", "-0.0"},
+      {"10", "1e1"},
+      {"1e20", "100000000000000000000"},
+      {"[1, {\"a\": 2.0}]", "[1.0, {\"a\": 2}]"},
+      {"{\"a\": 1, \"b\": 2}", "{\"b\": 2, \"a\": 1.0}"},
+  };
+  for (const auto& [a, b] : kEqual) {
+    const std::string refusal = one_of(a, b);
+    EXPECT_TRUE(refusal.starts_with("s.oneOf: branches 0 and 1 do not exclude each other"))
+        << a << " " << b << ": " << refusal;
+  }
+  constexpr std::pair<std::string_view, std::string_view> kDifferent[] = {
+      {"1", "1.5"},
+      {"1", "\"1\""},
+      {"1e20", "100000000000000000001"},
+      {"9223372036854775807", "9223372036854775808"},
+      {"[1, 2]", "[2, 1]"},
+      {"{\"a\": 1}", "{\"b\": 1}"},
+  };
+  for (const auto& [a, b] : kDifferent) EXPECT_EQ(one_of(a, b), "") << a << " " << b;
+  EXPECT_EQ(Refusal(R"({"oneOf": [{"enum": [1, 2.0]}, {"enum": [3, 2]}]})").substr(0, 7),
+            "s.oneOf");
+  EXPECT_EQ(Refusal(R"({"oneOf": [
+      {"properties": {"k": {"const": 1}}, "required": ["k"]},
+      {"properties": {"k": {"const": 1.0}}, "required": ["k"]}]})")
+                .substr(0, 7),
+            "s.oneOf");
+}
+
+TEST(JsonGrammarTest, IntegersMayHaveAPoint) {
+  constexpr std::string_view kCounted = R"({"type": "string", "minLength": 2.0, "maxLength": 3e0})";
+  EXPECT_FALSE(SchemaAccepts(kCounted, "\"a\""));
+  EXPECT_TRUE(SchemaAccepts(kCounted, "\"abc\""));
+  EXPECT_FALSE(SchemaAccepts(kCounted, "\"abcd\""));
+  EXPECT_EQ(Refusal(R"({"minLength": 1.5})"),
+            "s.minLength: expected an integer of at least 0, found 1.5");
+  EXPECT_NE(Refusal(R"({"minItems": 1e300})"), "");
+  EXPECT_NE(Refusal(R"({"maxItems": -1.0})"), "");
+  EXPECT_TRUE(SchemaAccepts(R"({"type": "integer", "enum": [1.0, 2.5]})", "1.0"));
+  EXPECT_FALSE(SchemaAccepts(R"({"type": "integer", "enum": [1.0, 2.5]})", "2.5"));
+}
+
+TEST(JsonGrammarTest, BranchesThatNothingSatisfiesExcludeAllOthers) {
+  EXPECT_EQ(Refusal(R"({"oneOf": [false, true, false]})"), "");
+  EXPECT_EQ(Refusal(R"({"oneOf": [false, {"const": 1}, false, {"const": 1}]})").substr(0, 27),
+            "s.oneOf: branches 1 and 3 d");
+}
+
+TEST(JsonGrammarTest, ReferencesLeadHoweverFarAndRoundInCircles) {
+  EXPECT_TRUE(SchemaAccepts(R"({"$ref": "#/$defs/a", "$defs": {"a": {"allOf": [
+      {"$ref": "#/definitions/b"}]}}, "definitions": {"b": {"anyOf": [{"type": "null"}]}}})",
+                            "null"));
+  constexpr std::string_view kCircle = R"({"anyOf": [{"$ref": "#/$defs/a"}, {"type": "null"}],
+      "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}})";
+  EXPECT_TRUE(SchemaAccepts(kCircle, "null"));
+  EXPECT_FALSE(SchemaAccepts(kCircle, "1"));
+}
+
 TEST(JsonGrammarTest, RelaxedLeavesOutWhatItDoesNotKnow) {
   const JsonValue schema = Json(
       R"({"type": "object", "properties": {"a": {"type": "integer", "minimum": 3},
@@ -310,11 +380,83 @@ TEST(JsonGrammarTest, LimitsAreNamed) {
   std::string branches;
   for (int i = 0; i < 33; ++i) branches += fmt::format(R"({}{{"type": "string"}})", i ? "," : "");
   EXPECT_EQ(Refusal(fmt::format(R"({{"anyOf": [{}]}})", branches)),
-            "s: expected at most 32 branches of anyOf or oneOf for one value, found more");
+            "s: expected at most 32 branches of anyOf or oneOf for one value, found more; a longer "
+            "list of fixed values is an enum");
   std::string properties;
   for (int i = 0; i < 10'001; ++i) properties += fmt::format(R"({}"p{}": {{}})", i ? "," : "", i);
   EXPECT_EQ(Refusal(fmt::format(R"({{"properties": {{{}}}}})", properties)),
             "s: expected at most 10000 schemas in one, found more");
+}
+
+/// `count` texts of `make(i)` with commas between them.
+std::string List(int count, const std::function<std::string(int)>& make) {
+  std::string list;
+  for (int i = 0; i < count; ++i) list += (i > 0 ? ", " : "") + make(i);
+  return list;
+}
+
+// Schemas near the limits. Time or the bytes of paths once grew with the square of all but the
+// first, up to half a minute; all of them together take half a second now. The bound is for each,
+// of the processor's time, and leaves room for sanitizers and busy machines.
+TEST(JsonGrammarTest, LargeSchemasTakeLittleTime) {
+  constexpr double kSecondsMax = 5;
+  const std::string chain = List(
+      9990, [](int i) { return fmt::format(R"("d{}": {{"$ref": "#/$defs/d{}"}})", i, i + 1); });
+  const std::string enums = List(32, [](int e) {
+    return fmt::format(R"("e{}": {{"enum": [{}]}})", e,
+                       List(1000, [e](int i) { return fmt::format("\"{}-{}\"", i, e); }));
+  });
+  const std::string branches =
+      List(32, [](int e) { return fmt::format(R"({{"$ref": "#/$defs/e{}"}})", e); });
+  const std::pair<std::string_view, std::string> schemas[] = {
+      {"values", fmt::format(R"({{"enum": [{}]}})",
+                             List(100'000, [](int i) { return fmt::format("\"value {}\"", i); }))},
+      {"references",
+       fmt::format(R"({{"$ref": "#/$defs/d0", "$defs": {{{}, "d9990": {{}}}}}})", chain)},
+      {"a long name",
+       fmt::format(R"({{"properties": {{"{}": {{"properties": {{{}}}}}}}}})",
+                   std::string(500'000, 'n'),
+                   List(9000, [](int i) { return fmt::format("\"p{}\": {{}}", i); }))},
+      {"definitions",
+       fmt::format(
+           R"({{"properties": {{{}}}, "$defs": {{{}, "last": true}}}})",
+           List(4900, [](int i) { return fmt::format(R"("p{}": {{"$ref": "#/$defs/last"}})", i); }),
+           List(200'000, [](int i) { return fmt::format("\"{}\": 0", i); }))},
+      {"choices", fmt::format(R"({{"properties": {{{}}}, "$defs": {{{}}}}})",
+                              List(290,
+                                   [&](int i) {
+                                     return fmt::format(R"("p{}": {{"oneOf": [{}]}})", i, branches);
+                                   }),
+                              enums)},
+  };
+  for (const auto& [name, text] : schemas) {
+    const JsonValue schema = Json(text);
+    const std::clock_t start = std::clock();
+    const Result<JsonGrammar> grammar = JsonGrammar::Compile(schema, {.path = "s"});
+    const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+    EXPECT_TRUE(grammar.ok()) << name << ": " << grammar.status().message();
+    EXPECT_LT(seconds, kSecondsMax) << name;
+  }
+}
+
+TEST(JsonGrammarTest, ComparisonsOfBranchesAreLimited) {
+  // Enums of which each has to be compared with all others: 496 pairs of 3,000 values.
+  const std::string branches = List(32, [](int e) {
+    return fmt::format(R"({{"enum": [{}]}})",
+                       List(3000, [e](int i) { return fmt::format("\"{}-{}\"", i, e); }));
+  });
+  EXPECT_EQ(Refusal(fmt::format(R"({{"oneOf": [{}]}})", branches)),
+            "s.oneOf: expected at most 1000000 comparisons of branches, names and fixed values for "
+            "all oneOf in one schema, found more; use anyOf");
+  EXPECT_EQ(Refusal(fmt::format(R"({{"anyOf": [{}]}})", branches)), "");
+}
+
+TEST(JsonGrammarTest, LongNamesAreCutInPaths) {
+  const std::string refusal = Refusal(
+      fmt::format(R"({{"properties": {{"{}": {{"minimum": 1}}}}}})", std::string(200, 'n')));
+  EXPECT_TRUE(refusal.starts_with(
+      fmt::format("s.properties.{}.minimum: not supported", std::string(100, 'n'))))
+      << refusal;
 }
 
 }  // namespace

@@ -6,40 +6,64 @@
 
 #include "base/limits.h"
 #include "grammar/schema_compiler.h"
+#include "grammar/schema_exclusion.h"
 
 namespace k3 {
 namespace {
 
 using Kind = JsonForm::Kind;
 
-bool ShareNone(const std::vector<std::string>& a, const std::vector<std::string>& b) {
-  return std::ranges::none_of(
-      a, [&](const std::string& text) { return std::ranges::binary_search(b, text); });
-}
-
 }  // namespace
+
+/// For each node the one where references alone lead from it, so that a long chain of them is not
+/// walked again from every link. One that leads back to itself ends anywhere on its way.
+std::vector<size_t> SchemaCompiler::FindTargets() const {
+  constexpr size_t kUnknown = SIZE_MAX;
+  constexpr size_t kOnTheWay = SIZE_MAX - 1;
+  std::vector<size_t> targets(branches_.size(), kUnknown);
+  for (size_t node = 0; node < targets.size(); ++node) {
+    std::vector<size_t> way;
+    size_t at = node;
+    while (targets[at] == kUnknown) {
+      targets[at] = kOnTheWay;
+      way.push_back(at);
+      const bool is_reference = grammar_.nodes_[at].forms.empty() && branches_[at].size() == 1;
+      if (is_reference) at = static_cast<size_t>(branches_[at].front());
+    }
+    const size_t target = targets[at] == kOnTheWay ? at : targets[at];
+    for (const size_t passed : way) targets[passed] = target;
+  }
+  return targets;
+}
 
 /// Gives every node the forms of the nodes it branches to, however far away, each once.
 Status SchemaCompiler::Flatten() {
+  const std::vector<size_t> targets = FindTargets();
   std::vector<JsonNode> flat(grammar_.nodes_.size());
   std::vector<size_t> seen(grammar_.nodes_.size(), SIZE_MAX);
-  for (size_t node = 0; node < flat.size(); ++node) {
-    std::vector<size_t> open = {node};
-    seen[node] = node;
+  // Backwards, since most nodes branch to later ones, which then are flat already.
+  for (size_t node = flat.size(); node-- > 0;) {
+    std::vector<int32_t>& forms = flat[node].forms;
+    const auto add = [&](int32_t form) {
+      if (std::ranges::find(forms, form) == forms.end()) forms.push_back(form);
+    };
+    std::vector<size_t> open = {targets[node]};
+    seen[targets[node]] = node;
     while (!open.empty()) {
       const size_t at = open.back();
       open.pop_back();
-      for (const int32_t form : grammar_.nodes_[at].forms) flat[node].forms.push_back(form);
+      const bool is_flat = at > node;
+      std::ranges::for_each(is_flat ? flat[at].forms : grammar_.nodes_[at].forms, add);
       for (auto branch = branches_[at].rbegin(); branch != branches_[at].rend(); ++branch) {
-        const auto next = static_cast<size_t>(*branch);
-        if (seen[next] == node) continue;
+        const size_t next = targets[static_cast<size_t>(*branch)];
+        if (is_flat || seen[next] == node) continue;
         seen[next] = node;
         open.push_back(next);
       }
-      if (std::ssize(flat[node].forms) > limits::kSchemaFormsMax) {
+      if (std::ssize(forms) > limits::kSchemaFormsMax) {
         return InvalidArgument(
             fmt::format("{}: expected at most {} branches of anyOf or oneOf for one value, found "
-                        "more",
+                        "more; a longer list of fixed values is an enum",
                         options_.path, limits::kSchemaFormsMax));
       }
     }
@@ -99,49 +123,35 @@ void SchemaCompiler::FindHeights() {
 
 Status SchemaCompiler::CheckChoices() const {
   if (options_.is_relaxed) return OkStatus();
+  SchemaExclusion exclusion(grammar_);
   for (const Choice& choice : choices_) {
+    // Branches that no value satisfies, of which there may be many, exclude all others.
+    std::vector<size_t> places;
     for (size_t i = 0; i < choice.nodes.size(); ++i) {
+      if (!grammar_.node(choice.nodes[i]).forms.empty()) places.push_back(i);
+    }
+    for (size_t i = 0; i < places.size(); ++i) {
       for (size_t j = 0; j < i; ++j) {
-        if (Exclude(choice.nodes[i], choice.nodes[j])) continue;
-        return InvalidArgument(fmt::format(
-            "{}: branches {} and {} do not exclude each other by type, fixed values or a required "
-            "property with fixed values; use anyOf",
-            choice.path, j, i));
+        if (exclusion.Exclude(choice.nodes[places[i]], choice.nodes[places[j]])) continue;
+        return RefuseChoice(choice, places[j], places[i], exclusion.is_exhausted());
       }
     }
   }
   return OkStatus();
 }
 
-bool SchemaCompiler::Exclude(int32_t a, int32_t b) const {
-  for (const int32_t form : grammar_.node(a).forms) {
-    for (const int32_t other : grammar_.node(b).forms) {
-      if (!FormsExclude(grammar_.form(form), grammar_.form(other))) return false;
-    }
+Status SchemaCompiler::RefuseChoice(const Choice& choice, size_t first, size_t second,
+                                    bool is_exhausted) const {
+  if (is_exhausted) {
+    return Refuse(choice.path,
+                  fmt::format("expected at most {} comparisons of branches, names and fixed values "
+                              "for all oneOf in one schema, found more; use anyOf",
+                              SchemaExclusion::kComparisonsMax));
   }
-  return true;
-}
-
-bool SchemaCompiler::FormsExclude(const JsonForm& a, const JsonForm& b) const {
-  if (a.type != b.type) return true;
-  if (a.kind == Kind::kLiterals && b.kind == Kind::kLiterals) {
-    return ShareNone(a.literals, b.literals);
-  }
-  if (a.kind != Kind::kObject || b.kind != Kind::kObject) return false;
-  // A property that both must have and that has other fixed values in each.
-  for (const JsonMember& member : a.members) {
-    const auto other = std::ranges::lower_bound(b.members, member.text, {}, &JsonMember::text);
-    if (other == b.members.end() || other->text != member.text) continue;
-    if (!member.is_required || !other->is_required) continue;
-    bool is_fixed = true;
-    for (const int32_t node : {member.node, other->node}) {
-      for (const int32_t form : grammar_.node(node).forms) {
-        is_fixed &= grammar_.form(form).kind == Kind::kLiterals;
-      }
-    }
-    if (is_fixed && Exclude(member.node, other->node)) return true;
-  }
-  return false;
+  return Refuse(choice.path,
+                fmt::format("branches {} and {} do not exclude each other by type, fixed values or "
+                            "a required property with fixed values; use anyOf",
+                            first, second));
 }
 
 }  // namespace k3

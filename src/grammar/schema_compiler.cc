@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <utility>
 
 #include "base/limits.h"
@@ -37,10 +38,14 @@ JsonType TypeOf(const JsonValue& value) {
   return JsonType::kNumber;
 }
 
+/// 10.0 is the integer 10 to JSON Schema.
+bool IsWhole(double fraction) { return std::trunc(fraction) == fraction; }
+
 bool FitsType(const JsonValue& value, const std::set<std::string>& types) {
   const JsonType type = TypeOf(value);
   if (types.contains(std::string(JsonTypeName(type)))) return true;
-  const bool is_integer = value.integer() != nullptr || value.big_integer() != nullptr;
+  const bool is_integer = value.integer() != nullptr || value.big_integer() != nullptr ||
+                          (value.fraction() != nullptr && IsWhole(*value.fraction()));
   return is_integer && types.contains("integer");
 }
 
@@ -57,6 +62,12 @@ int32_t NestingOf(const JsonValue& value) {
     return inside + 1;
   }
   return 0;
+}
+
+/// A name in a path, cut where it is long: every schema below it has a path of its own.
+std::string_view PathPart(std::string_view name) {
+  constexpr size_t kShownBytesMax = 100;
+  return name.substr(0, kShownBytesMax);
 }
 
 /// Whether a relaxed grammar goes by what stands beside $ref, anyOf, oneOf or allOf instead.
@@ -183,7 +194,7 @@ Status SchemaCompiler::CheckKeywords(const Task& task) const {
     if (IsAnnotation(keyword)) continue;
     if (std::ranges::find(kSupported, keyword) != kSupported.end()) continue;
     if (keyword == "uniqueItems" && value.boolean() != nullptr && !*value.boolean()) continue;
-    return Refuse(fmt::format("{}.{}", task.path, keyword),
+    return Refuse(fmt::format("{}.{}", task.path, PathPart(keyword)),
                   "not supported in a schema that constrains the answer; leave it out");
   }
   return OkStatus();
@@ -200,6 +211,23 @@ Status SchemaCompiler::CheckAlone(const Task& task, std::string_view keyword) co
   return OkStatus();
 }
 
+/// What #, #/$defs/NAME or #/definitions/NAME refers to; null when it is not there.
+const JsonValue* SchemaCompiler::FindDefinition(std::string_view reference) {
+  if (reference == "#") return &schema_;
+  if (!definitions_.has_value()) {
+    definitions_.emplace();
+    for (const std::string_view place : {"$defs", "definitions"}) {
+      const JsonValue* definitions = schema_.Find(place);
+      if (definitions == nullptr || definitions->members() == nullptr) continue;
+      for (const auto& [name, schema] : *definitions->members()) {
+        definitions_->emplace(fmt::format("#/{}/{}", place, name), &schema);
+      }
+    }
+  }
+  const auto found = definitions_->find(reference);
+  return found == definitions_->end() ? nullptr : found->second;
+}
+
 Status SchemaCompiler::FillReference(const Task& task, const JsonValue& reference) {
   const std::string path = task.path + ".$ref";
   const auto add_branch = [&](int32_t node) {
@@ -209,18 +237,9 @@ Status SchemaCompiler::FillReference(const Task& task, const JsonValue& referenc
     return Refuse(path, fmt::format("expected a string, found {}", reference.Describe()));
   }
   const std::string_view text = *reference.string();
-  const JsonValue* target = text == "#" ? &schema_ : nullptr;
-  for (const std::string_view place : {"$defs", "definitions"}) {
-    const std::string prefix = fmt::format("#/{}/", place);
-    if (!text.starts_with(prefix)) continue;
-    const JsonValue* definitions = schema_.Find(place);
-    std::string name(text.substr(prefix.size()));
-    if (definitions != nullptr) target = definitions->Find(name);
-  }
-  if (target != nullptr) {
-    const std::string rest = text == "#" ? "" : std::string(text.substr(2));
+  if (const JsonValue* target = FindDefinition(text); target != nullptr) {
     std::string target_path = options_.path;
-    if (!rest.empty()) target_path += "." + rest;
+    if (text != "#") target_path += fmt::format(".{}", PathPart(text.substr(2)));
     std::ranges::replace(target_path, '/', '.');
     add_branch(NodeOf(*target, target_path));
     return OkStatus();
@@ -352,6 +371,11 @@ Result<std::optional<int64_t>> SchemaCompiler::ReadCount(const Task& task,
                                                          std::string_view keyword) const {
   const JsonValue* value = task.schema->Find(keyword);
   if (value == nullptr) return std::optional<int64_t>();
+  constexpr double kExactEnd = 0x1p53;  // a larger one may have been another integer
+  const double* fraction = value->fraction();
+  if (fraction != nullptr && IsWhole(*fraction) && *fraction >= 0 && *fraction < kExactEnd) {
+    return std::optional<int64_t>(static_cast<int64_t>(*fraction));
+  }
   if (value->integer() == nullptr || *value->integer() < 0) {
     return Refuse(fmt::format("{}.{}", task.path, keyword),
                   fmt::format("expected an integer of at least 0, found {}", value->Describe()));
@@ -416,7 +440,7 @@ Status SchemaCompiler::FillObject(const Task& task) {
       K3_RETURN_IF_ERROR(SpendBytes(name.size(), path));
       form.members.push_back({.name = name,
                               .text = DumpJson(JsonValue(name)),
-                              .node = NodeOf(schema, fmt::format("{}.{}", path, name))});
+                              .node = NodeOf(schema, fmt::format("{}.{}", path, PathPart(name)))});
       declared.insert(name);
     }
   }

@@ -6,6 +6,7 @@
 // nor one that goes round costs stack; each schema is one node, however often it is referred to.
 
 #include <deque>
+#include <functional>
 #include <initializer_list>
 #include <map>
 #include <optional>
@@ -49,6 +50,7 @@ class SchemaCompiler {
   Status Refuse(const std::string& path, std::string_view why) const;
   Status SpendBytes(size_t bytes, const std::string& path);
 
+  const JsonValue* FindDefinition(std::string_view reference);
   Status FillReference(const Task& task, const JsonValue& reference);
   Status FillBranches(const Task& task, std::string_view keyword, const JsonValue& branches);
   Status FillFixed(const Task& task, const JsonValue& values, const std::string& path);
@@ -62,18 +64,20 @@ class SchemaCompiler {
   Status ReadCounts(const Task& task, std::string_view least, std::string_view most,
                     JsonForm& form) const;
 
+  std::vector<size_t> FindTargets() const;
   Status Flatten();
   void FindHeights();
   int32_t HeightOf(const JsonForm& form) const;
   Status CheckChoices() const;
-  bool Exclude(int32_t a, int32_t b) const;
-  bool FormsExclude(const JsonForm& a, const JsonForm& b) const;
+  Status RefuseChoice(const Choice& choice, size_t first, size_t second, bool is_exhausted) const;
 
   const JsonValue& schema_;
   const JsonGrammarOptions& options_;
   JsonGrammar grammar_;
   std::vector<std::vector<int32_t>> branches_;  // by node: nodes whose forms are its own too
   std::map<const JsonValue*, int32_t> known_;
+  /// Every definition by its reference, once there is one: walking them for each would take long.
+  std::optional<std::map<std::string, const JsonValue*, std::less<>>> definitions_;
   std::deque<Task> tasks_;
   std::vector<Choice> choices_;
   size_t bytes_count_ = 0;

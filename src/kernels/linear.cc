@@ -32,7 +32,7 @@ void SplitRow(const float* x, int64_t k, float* out) {
 
 /// The rows of b that are asked for ahead of use: a context's latents are streamed, in short rows.
 constexpr int64_t kAheadFloats = 1280;
-constexpr int64_t kNarrowAheadFloats = 2560;
+[[maybe_unused]] constexpr int64_t kNarrowAheadFloats = 2560;
 
 struct DotOperands {
   const float* x;

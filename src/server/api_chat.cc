@@ -216,6 +216,10 @@ Status CheckToolChoice(const JsonValue& json, const ChatRequest& chat,
           fmt::format("tool_choice.type: expected function, found {}", QuoteForMessage(type)));
     }
     const JsonValue* function = reader.Get("function");
+    const JsonValue* name = reader.Get("name");
+    if (function != nullptr && name != nullptr) {
+      return Expected("tool_choice.name", "nothing beside function", *name);
+    }
     if (function != nullptr && function->members() != nullptr) {
       K3_RETURN_IF_ERROR(CheckNames(*function, "tool_choice.function", kNameFields));
     }

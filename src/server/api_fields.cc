@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <limits>
 
 namespace k3::server {
@@ -169,6 +170,15 @@ Status CheckTopNames(const JsonValue& object, std::span<const std::string_view> 
   return OkStatus();
 }
 
+std::optional<int64_t> IntegerOf(const JsonValue& json) {
+  if (json.integer() != nullptr) return *json.integer();
+  constexpr double kExactEnd = 0x1p53;
+  const double* fraction = json.fraction();
+  if (fraction == nullptr || std::abs(*fraction) >= kExactEnd) return std::nullopt;
+  if (std::trunc(*fraction) != *fraction) return std::nullopt;
+  return static_cast<int64_t>(*fraction);
+}
+
 Status ReadNumber(const JsonValue& json, std::string_view path, float& value, Bounds bounds) {
   const std::optional<double> number = json.number();
   const bool is_within =
@@ -216,14 +226,11 @@ Status FieldsReader::Read(std::string_view name, std::optional<int64_t>& value, 
                           int64_t max) const {
   const JsonValue* found = Get(name);
   if (found == nullptr) return OkStatus();
-  if (found->integer() == nullptr || *found->integer() < min || *found->integer() > max) {
-    const bool has_max = max < std::numeric_limits<int64_t>::max();
-    return Expected(PathOf(name),
-                    has_max ? fmt::format("an integer from {} to {}", min, max)
-                            : fmt::format("an integer from {}", min),
-                    *found);
+  const std::optional<int64_t> integer = IntegerOf(*found);
+  if (!integer.has_value() || *integer < min || *integer > max) {
+    return Expected(PathOf(name), fmt::format("an integer from {} to {}", min, max), *found);
   }
-  value = *found->integer();
+  value = integer;
   return OkStatus();
 }
 

@@ -34,6 +34,11 @@ Status CheckTopNames(const JsonValue& object, std::span<const std::string_view> 
 /// A field's name fit for a path: quoted when it is no plain name.
 std::string NameForPath(std::string_view name);
 
+/// An integer, also one that is written with a point or an exponent, as JSON knows no difference
+/// between 10 and 10.0. From 2^53 on a fraction is none: two that were written are one double
+/// there.
+std::optional<int64_t> IntegerOf(const JsonValue& json);
+
 /// Of a number: both ends are allowed, the lower one unless `above`.
 struct Bounds {
   double min = 0;

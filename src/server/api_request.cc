@@ -208,11 +208,12 @@ Result<std::vector<int32_t>> ReadIds(const JsonValue& json, const std::string& p
   ids.reserve(json.items()->size());
   for (size_t i = 0; i < json.items()->size(); ++i) {
     const JsonValue& item = (*json.items())[i];
-    if (item.integer() == nullptr || *item.integer() < 0 || *item.integer() >= vocab_size) {
+    const std::optional<int64_t> id = IntegerOf(item);
+    if (!id.has_value() || *id < 0 || *id >= vocab_size) {
       return Expected(fmt::format("{}[{}]", path, i),
                       fmt::format("a token's id from 0 to {}", vocab_size - 1), item);
     }
-    ids.push_back(static_cast<int32_t>(*item.integer()));
+    ids.push_back(static_cast<int32_t>(*id));
   }
   return ids;
 }

@@ -52,12 +52,12 @@ const std::vector<FieldCase>& CommonFields() {
   static const std::vector<FieldCase> fields = {
       {"stream", {"true", "false"}, {"1", "\"true\"", "[]"}, {}},
       {"max_tokens",
-       {"1", "4096", "9223372036854775807"},
-       {"0", "-1", "1.5", "1e3", "\"8\"", "9223372036854775808"},
+       {"1", "4096", "9223372036854775807", "10.0", "1e3"},
+       {"0", "-1", "1.5", "1e19", "\"8\"", "9223372036854775808", "9007199254740994.0"},
        {}},
       {"temperature", {"0", "1", "0.7", "2"}, {"-0.1", "1e39", "\"1\"", "true", "{}"}, {}},
       {"top_p", {"1", "0.01"}, {"0", "1.01", "-1", "1e-60", "\"1\""}, {}},
-      {"top_k", {"0", "-1", "40"}, {"-2", "1.5", "\"4\""}, {}},
+      {"top_k", {"0", "-1", "40", "-1.0"}, {"-2", "1.5", "\"4\""}, {}},
       {"min_p", {"0", "1", "0.05"}, {"-0.1", "1.1", "[]"}, {}},
       {"seed",
        {"0", "-1", "9223372036854775807", "-9223372036854775808"},
@@ -68,7 +68,7 @@ const std::vector<FieldCase>& CommonFields() {
        {"\"\"", "[\"\"]", "[1]", "1", "{}",
         R"(["1","1","1","1","1","1","1","1","1","1","1","1","1","1","1","1","1"])"},
        {}},
-      {"n", {"1", "16"}, {"0", "17", "1.0", "\"2\""}, {}},
+      {"n", {"1", "16", "1.0"}, {"0", "17", "17.0", "1.5", "\"2\""}, {}},
       {"presence_penalty", {"-2", "2", "0.5"}, {"-2.1", "2.1", "\"0\""}, {}},
       {"frequency_penalty", {"-2", "2", "0.5"}, {"-2.1", "2.1", "null0", "[]"}, {}},
       {"repetition_penalty", {"1", "0.5", "1.3"}, {"0", "-1", "1e300", "\"1\""}, {}},
@@ -109,7 +109,7 @@ const std::vector<FieldCase>& ChatFieldCases() {
         R"({"type": "allowed_tools"})"},
        {}},
       {"response_format",
-       {R"({"type": "text"})", R"({"type": "json_object"})",
+       {R"({"type": "text"})", R"({"type": "json_object"})", "\"text\"", "\"json_object\"",
         R"({"type": "json_schema", "json_schema": {"name": "a", "schema": {}, "strict": true}})"},
        {R"({"type": "xml"})", "1", R"({"type": "json_schema"})",
         R"({"type": "json_schema", "json_schema": {"name": "a"}})",
@@ -279,6 +279,20 @@ TEST(ApiRequest, ReadsEverySamplingField) {
   EXPECT_EQ(request->chat.effort, ThinkingEffort::kLow);
 }
 
+TEST(ApiRequest, IntegersMayHaveAPoint) {
+  EXPECT_EQ(Chat("\"max_tokens\": 10.0")->params.max_tokens, 10);
+  EXPECT_EQ(Chat("\"seed\": -3.0")->params.sampling.seed, static_cast<uint64_t>(-3));
+  EXPECT_EQ(Show(Chat("\"seed\": 1e19").status()),
+            "400 invalid_value seed| seed: expected an integer from -9223372036854775808 to "
+            "9223372036854775807, found 1e+19");
+  EXPECT_EQ(Show(Chat("\"max_tokens\": 0.5").status()),
+            "400 invalid_value max_tokens| max_tokens: expected an integer from 1 to "
+            "9223372036854775807, found 0.5");
+  // Two numbers that were written may be the same double from here on.
+  EXPECT_EQ(Chat("\"seed\": 9007199254740991.0")->params.sampling.seed, (uint64_t{1} << 53) - 1);
+  EXPECT_NE(Show(Chat("\"seed\": 9007199254740993.0").status()), "ok");
+}
+
 TEST(ApiRequest, FieldsThatContradictEachOtherAreRefused) {
   EXPECT_EQ(Show(Chat(R"("max_tokens": 5, "max_completion_tokens": 5)").status()), "ok");
   EXPECT_EQ(Show(Chat(R"("max_tokens": 5, "max_completion_tokens": 6)").status()),
@@ -309,6 +323,10 @@ TEST(ApiRequest, ToolChoiceMustBeDeclared) {
   ASSERT_TRUE(named.ok());
   EXPECT_EQ(named->chat.tool_choice, ToolChoice::kNamed);
   EXPECT_EQ(named->chat.tool_choice_name, "f");
+  EXPECT_EQ(with_tool(R"({"type": "function", "name": "f"})")->chat.tool_choice_name, "f");
+  EXPECT_EQ(Show(with_tool(R"({"function": {"name": "f"}, "name": "g"})").status()),
+            "400 invalid_value tool_choice.name| tool_choice.name: expected nothing beside "
+            "function, found \"g\"");
   EXPECT_EQ(Show(with_tool(R"({"type": "function", "function": {"name": "g"}})").status()),
             "400 invalid_value tool_choice| tool_choice: expected a tool that is declared, found "
             "\"g\"");
@@ -387,6 +405,7 @@ TEST(ApiRequest, PromptsAreTextOrIds) {
   };
   EXPECT_EQ(parse("\"ab\"")->prompts[0].text, "ab");
   EXPECT_EQ(parse("[1, 2047]")->prompts[0].ids, (std::vector<int32_t>{1, 2047}));
+  EXPECT_EQ(parse("[1.0, 2]")->prompts[0].ids, (std::vector<int32_t>{1, 2}));
   const auto texts = parse(R"(["a", "b"])");
   ASSERT_TRUE(texts.ok());
   ASSERT_EQ(texts->prompts.size(), 2u);

@@ -54,6 +54,8 @@ TEST(HttpClients, NonsenseIsAnsweredWithItsStatus) {
       {"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", 400},
       {"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400},
       {"POST / HTTP/1.1\r\nHost: h\r\nExpect: the best\r\n\r\n", 417},
+      {"POST / HTTP/1.1\r\nHost: h\r\nContent-Encoding: gzip\r\nContent-Length: 1\r\n\r\n", 415},
+      {"POST / HTTP/1.1\r\nHost: h\r\nContent-Encoding: identity, br\r\n\r\n", 415},
       {"GET / HTTP/2.0\r\n\r\n", 505},
       {"GET /" + long_value + " HTTP/1.1\r\nHost: h\r\n\r\n", 414},
       {"GET / HTTP/1.1\r\nHost: h\r\nA: " + long_value + "\r\n\r\n", 431},

@@ -290,6 +290,7 @@ void Connection::Refuse(const HttpFailure& failure) {
   HttpHeaders headers;
   if (parser_) headers = CorsHeaders(core_->options.cors_origins, parser_->request());
   if (failure.status == 401) headers.emplace_back("WWW-Authenticate", "Bearer");
+  if (failure.status == 415) headers.emplace_back("Accept-Encoding", "identity");
   const std::string body = HttpErrorBody(failure);
   const HttpHead head = {.status = failure.status,
                          .content_type = "application/json",

@@ -6,6 +6,7 @@
 #include <boost/beast/http/error.hpp>
 
 #include "base/limits.h"
+#include "config/json.h"
 #include "text/utf8.h"
 
 namespace k3::server {
@@ -156,6 +157,16 @@ void HttpRequestParser::Impl::on_header_impl(error_code& ec) {
   }
   if (has_transfer_encoding_ && !is_http11) {
     return Refuse(400, "HTTP/1.0 has no Transfer-Encoding", "malformed_request", ec);
+  }
+  // Once all headers are there, so that the answer may know them.
+  for (const auto& [name, value] : request.headers) {
+    if (!EqualWithoutCase(name, "Content-Encoding") || value.empty()) continue;
+    if (EqualWithoutCase(value, "identity")) continue;
+    return Refuse(415,
+                  fmt::format("Content-Encoding: expected identity or none, found {}; send the "
+                              "body as it is",
+                              QuoteForMessage(value)),
+                  "unsupported_content_encoding", ec);
   }
 }
 

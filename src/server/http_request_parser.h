@@ -7,7 +7,8 @@
 // One parser reads one request; it owns what it has read and belongs to one thread. It never holds
 // more than the limits allow. The framing is Beast's; what Beast leaves open and intermediaries are
 // known to read in two ways is refused here: a transfer coding other than chunked, a length beside
-// it, no or two Host headers.
+// it, no or two Host headers. So is a body in any content coding, which nobody here would undo
+// (RFC 9110, 8.4).
 
 #include <cstdint>
 #include <memory>

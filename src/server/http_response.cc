@@ -65,6 +65,8 @@ std::string WithoutControls(std::string_view text) {
 std::string_view ErrorType(int status) {
   if (status == 401) return "authentication_error";
   if (status == 429) return "rate_limit_error";
+  // A coding or version that the client chose, whatever the first digit says.
+  if (status == 501 || status == 505) return "invalid_request_error";
   return status >= 500 ? "server_error" : "invalid_request_error";
 }
 

@@ -283,6 +283,33 @@ TEST(HttpServer, CorsIsOffUnlessOriginsAreNamed) {
             std::string::npos);
 }
 
+TEST(HttpServer, RefusalsSayWhatWouldBeTaken) {
+  TestServer server;
+  const auto ask = [&](std::string_view request) {
+    RawClient client(server.port());
+    client.Send(request);
+    return client.ReadAll();
+  };
+  const std::string coded =
+      ask("POST /echo HTTP/1.1\r\nContent-Encoding: gzip\r\nHost: h\r\n"
+          "Content-Length: 2\r\n\r\nok");
+  EXPECT_TRUE(coded.starts_with("HTTP/1.1 415 Unsupported Media Type\r\n")) << coded;
+  EXPECT_EQ(ErrorCode(coded), "unsupported_content_encoding");
+  EXPECT_NE(coded.find("\r\nAccept-Encoding: identity\r\n"), std::string::npos) << coded;
+  EXPECT_NE(BodyOf(coded).find("found \\\"gzip\\\""), std::string::npos) << coded;
+  const std::string plain =
+      ask("POST /echo HTTP/1.1\r\nHost: h\r\nContent-Encoding: Identity\r\n"
+          "Connection: close\r\nContent-Length: 2\r\n\r\nok");
+  EXPECT_EQ(BodyOf(plain), "POST|/echo||ok");
+  // These are the client's fault, whatever their first digit says.
+  for (const std::string_view request :
+       {"GET / HTTP/2.0\r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: gzip\r\n\r\n"}) {
+    EXPECT_NE(ask(request).find("\"type\":\"invalid_request_error\""), std::string::npos)
+        << request;
+  }
+}
+
 TEST(HttpServer, StopLetsARunningRequestFinish) {
   TestServer server;
   RawClient idle(server.port());

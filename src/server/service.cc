@@ -39,10 +39,16 @@ ApiError NoSuchRoute(const HttpRequest& request) {
           "", "not_found"};
 }
 
-ApiError WrongMethod(const HttpRequest& request, std::string_view expected) {
-  return {405, "invalid_request_error",
-          fmt::format("{}: expected {}, found {}", request.path, expected, request.method), "",
-          "method_not_allowed"};
+/// With the methods of the path in Allow, as RFC 9110, 15.5.6 wants it.
+void RespondWrongMethod(HttpExchange& exchange, const HttpRequest& request,
+                        std::string_view expected) {
+  const ApiError error = {
+      405, "invalid_request_error",
+      fmt::format("{}: expected {}, found {}", request.path, expected, request.method), "",
+      "method_not_allowed"};
+  exchange.Respond(
+      405, std::string(kJson), ApiErrorBody(error),
+      {{"Allow", expected == "GET" ? "GET, HEAD, OPTIONS" : fmt::format("{}, OPTIONS", expected)}});
 }
 
 /// Messages in front of the conversation's first answer or question: what a system prompt renders.
@@ -163,7 +169,7 @@ void Service::RespondModels(HttpExchange& exchange, std::string_view path) const
 void Service::Handle(HttpExchangePtr exchange, HttpRequest request) {
   const bool reads = request.method == "GET" || request.method == "HEAD";
   if (request.path == "/health" || request.path == "/metrics") {
-    if (!reads) return RespondError(*exchange, WrongMethod(request, "GET"));
+    if (!reads) return RespondWrongMethod(*exchange, request, "GET");
     if (request.path == "/health") return RespondHealth(*exchange);
     return exchange->Respond(200, std::string(kMetricsContentType),
                              options_.metrics != nullptr ? options_.metrics->Render() : "");
@@ -173,13 +179,13 @@ void Service::Handle(HttpExchangePtr exchange, HttpRequest request) {
                         ApiErrorOf(Unavailable("the model is being loaded; try again soon")));
   }
   if (request.path == kModelsPath || request.path.starts_with(std::string(kModelsPath) + "/")) {
-    if (!reads) return RespondError(*exchange, WrongMethod(request, "GET"));
+    if (!reads) return RespondWrongMethod(*exchange, request, "GET");
     return RespondModels(*exchange, request.path);
   }
   const auto route = std::ranges::find(kWorkRoutes, request.path, &Route::path);
   if (route == std::end(kWorkRoutes)) return RespondError(*exchange, NoSuchRoute(request));
   if (request.method != route->method) {
-    return RespondError(*exchange, WrongMethod(request, route->method));
+    return RespondWrongMethod(*exchange, request, route->method);
   }
   {
     const std::lock_guard lock(mutex_);

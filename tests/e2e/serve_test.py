@@ -79,6 +79,37 @@ class AnswersTest(BinaryTest):
             self.assertTrue(str(body["error"]["param"]).startswith(field), body)
             self.assertIn(field, body["error"]["message"])
 
+    def test_what_is_compressed_is_not_read_as_if_it_were_plain(self):
+        body = {"messages": QUESTION, "max_tokens": 1}
+        status, headers, raw = self.server.request("POST", CHAT, body,
+                                                   {"Content-Encoding": "gzip"})
+        self.assertEqual(status, 415)
+        self.assertEqual(json.loads(raw)["error"]["code"], "unsupported_content_encoding")
+        self.assertEqual(headers.get("Accept-Encoding"), "identity")
+        self.assertEqual(self.server.request("POST", CHAT, body,
+                                             {"Content-Encoding": "identity"})[0], 200)
+
+    def test_short_forms_say_the_same(self):
+        tools = [{"type": "function", "function": {"name": "get", "parameters": {}}}]
+        for field, short, long in [
+                ("response_format", "json_object", {"type": "json_object"}),
+                ("tool_choice", {"name": "get"}, {"type": "function",
+                                                  "function": {"name": "get"}})]:
+            more = {"tools": tools} if field == "tool_choice" else {}
+            answers = [self.server.chat(QUESTION, max_tokens=40.0, **{field: value}, **more)
+                       for value in (short, long)]
+            messages = [answer["choices"][0]["message"] for answer in answers]
+            for call in [call for message in messages for call in message.get("tool_calls", [])]:
+                call.pop("id")
+            self.assertEqual(messages[0], messages[1])
+
+    def test_a_long_list_of_values_is_compiled_at_once(self):
+        schema = {"enum": [f"value {n}" for n in range(1000)]}
+        answer = self.server.chat(QUESTION, max_tokens=100, reasoning_effort="none",
+                                  response_format={"type": "json_schema", "json_schema": {
+                                      "name": "n", "schema": schema}})["choices"][0]
+        self.assertIn(json.loads(answer["message"]["content"]), schema["enum"])
+
     def test_a_schema_outside_the_subset_names_its_place(self):
         schema = {"type": "object", "properties": {"a": {"type": "string", "format": "email"}}}
         status, body = self.server.post(CHAT, {"messages": QUESTION, "response_format": {
@@ -116,9 +147,14 @@ class AnswersTest(BinaryTest):
 
     def test_routes_that_are_not_there(self):
         self.assertEqual(self.server.post("/v1/embeddings", {})[0], 404)
-        status, _, raw = self.server.request("GET", CHAT)
-        self.assertEqual(status, 405)
-        self.assertEqual(json.loads(raw)["error"]["code"], "method_not_allowed")
+        for method, path, allowed in [("GET", CHAT, "POST, OPTIONS"),
+                                      ("PUT", "/tokenize", "POST, OPTIONS"),
+                                      ("POST", "/health", "GET, HEAD, OPTIONS"),
+                                      ("DELETE", "/v1/models", "GET, HEAD, OPTIONS")]:
+            status, headers, raw = self.server.request(method, path)
+            self.assertEqual(status, 405)
+            self.assertEqual(json.loads(raw)["error"]["code"], "method_not_allowed")
+            self.assertEqual(headers.get("Allow"), allowed)
         self.assertEqual(self.server.post(CHAT, {"messages": QUESTION, "model": "other"})[0], 404)
 
     def test_a_client_that_leaves_during_a_long_prompt_frees_its_place(self):
