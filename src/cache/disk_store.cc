@@ -276,9 +276,8 @@ DiskStore::Attempt DiskStore::ReadPlan(const DiskPlan& plan, const DiskFetch& fe
   return attempt;
 }
 
-// Shared: see FetchedFloats.
 Result<FetchedFloats> DiskStore::ReadOne(const IndexedRecord& record, const DiskFetch& fetch,
-                                         int64_t end, std::shared_ptr<std::byte[]> block) const {
+                                         int64_t end, SharedBytes block) const {
   FetchedFloats floats;
   floats.block = std::move(block);
   const std::span<std::byte> place(floats.block.get() + kPlacePadding,

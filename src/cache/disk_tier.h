@@ -62,10 +62,10 @@ struct RecordToStore {
 
 /// A record's floats, laid out as they were stored, and the block they lie in: it holds little else
 /// (header and tokens), so that whoever goes on using the floats in place keeps no more than they
-/// take. Shared by those who use parts of it.
+/// take.
 struct FetchedFloats {
   std::span<float> values;  // begins with a cache line
-  std::shared_ptr<std::byte[]> block;
+  SharedBytes block;
 };
 
 struct FetchedPage {

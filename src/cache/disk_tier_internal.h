@@ -71,10 +71,9 @@ class DiskStore {
   void Warn(const std::string& message) const;
 
   Attempt ReadPlan(const DiskPlan& plan, const DiskFetch& fetch, DiskHit* hit);
-  /// Reads a record, of which the tokens before `end` were asked for, into `block`. Shared: see
-  /// FetchedFloats.
+  /// Reads a record, of which the tokens before `end` were asked for, into `block`.
   Result<FetchedFloats> ReadOne(const IndexedRecord& record, const DiskFetch& fetch, int64_t end,
-                                std::shared_ptr<std::byte[]> block) const;
+                                SharedBytes block) const;
   void TouchPlan(const DiskPlan& plan);
 
   const std::string dir_;

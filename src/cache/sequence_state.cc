@@ -87,8 +87,7 @@ FloatArray FloatArray::Unfilled(int64_t count) {
   return array;
 }
 
-// Shared: see the class.
-FloatArray FloatArray::PartOf(std::shared_ptr<std::byte[]> block, float* data, int64_t count) {
+FloatArray FloatArray::PartOf(SharedBytes block, float* data, int64_t count) {
   FloatArray array;
   array.block_ = std::move(block);
   array.data_ = data;
@@ -180,9 +179,8 @@ KdaSnapshot KdaSnapshot::Unfilled(const ModelConfig& config) {
   return snapshot;
 }
 
-// Shared: see FloatArray.
-KdaSnapshot KdaSnapshot::PartOf(const ModelConfig& config,
-                                const std::shared_ptr<std::byte[]>& block, float* floats) {
+KdaSnapshot KdaSnapshot::PartOf(const ModelConfig& config, const SharedBytes& block,
+                                float* floats) {
   KdaSnapshot snapshot;
   for (bool is_mla : config.is_mla) {
     if (is_mla) continue;

@@ -33,8 +33,7 @@ class FloatArray {
   /// Not zeroed: for those who fill all of it.
   static FloatArray Unfilled(int64_t count);
   /// Part of a larger block, which lives as long: what a file held is used where it was read to.
-  /// Shared, since the other parts keep the block too.
-  static FloatArray PartOf(std::shared_ptr<std::byte[]> block, float* data, int64_t count);
+  static FloatArray PartOf(SharedBytes block, float* data, int64_t count);
   float* data() { return data_; }
   const float* data() const { return data_; }
   int64_t count() const { return count_; }
@@ -43,8 +42,8 @@ class FloatArray {
 
  private:
   AlignedBytes own_;
-  std::shared_ptr<std::byte[]> block_;  // shared: see PartOf
-  float* data_ = nullptr;               // of one of the two
+  SharedBytes block_;
+  float* data_ = nullptr;  // of one of the two
   int64_t count_ = 0;
 };
 
@@ -75,8 +74,7 @@ struct KdaSnapshot {
   /// Arrays of the right sizes, to be filled.
   static KdaSnapshot Unfilled(const ModelConfig& config);
   /// Of FloatsCount floats in a block: each layer's state, then its conv (FloatArray::PartOf).
-  static KdaSnapshot PartOf(const ModelConfig& config, const std::shared_ptr<std::byte[]>& block,
-                            float* floats);
+  static KdaSnapshot PartOf(const ModelConfig& config, const SharedBytes& block, float* floats);
   int64_t bytes() const;
 };
 

@@ -111,8 +111,7 @@ TEST(SequenceStateTest, CloneSharesNothing) {
 }
 
 TEST(FloatArrayTest, APartKeepsItsBlockAndACopyDoesNot) {
-  // Shared by the parts.
-  std::shared_ptr<std::byte[]> block = AllocateAligned(64 * sizeof(float));
+  SharedBytes block = AllocateAligned(64 * sizeof(float));
   float* floats = reinterpret_cast<float*>(block.get());
   std::iota(floats, floats + 64, 0.0f);
   const FloatArray part = FloatArray::PartOf(block, floats + 16, 32);

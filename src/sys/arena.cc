@@ -50,17 +50,15 @@ AlignedBytes AllocateAligned(int64_t bytes) {
   return AlignedBytes(static_cast<std::byte*>(p));
 }
 
-// Shared: see the header.
-std::vector<std::shared_ptr<std::byte[]>> AllocateTogether(std::span<const int64_t> bytes) {
+std::vector<SharedBytes> AllocateTogether(std::span<const int64_t> bytes) {
   const int64_t page = PageBytes();
   int64_t total = page;  // the block need not begin with a page
   for (const int64_t size : bytes) total += RoundUp(std::max<int64_t>(size, 1), page);
-  // Shared by all parts: the last one frees it.
-  const std::shared_ptr<std::byte[]> block = AllocateAligned(total);
+  const SharedBytes block = AllocateAligned(total);
   const auto base = reinterpret_cast<uintptr_t>(block.get());
   std::byte* at =
       block.get() + (RoundUp(static_cast<int64_t>(base), page) - static_cast<int64_t>(base));
-  std::vector<std::shared_ptr<std::byte[]>> parts;  // shared: see the header
+  std::vector<SharedBytes> parts;
   for (const int64_t size : bytes) {
     const int64_t rounded = RoundUp(std::max<int64_t>(size, 1), page);
     const auto give_back = [block, rounded](std::byte* p) {

@@ -19,10 +19,13 @@ using AlignedBytes = std::unique_ptr<std::byte[], AlignedDelete>;
 /// `bytes` bytes aligned to 64 (huge-page advice from 4 MiB up). Aborts when the system has none.
 AlignedBytes AllocateAligned(int64_t bytes);
 
-/// Several such arrays, each on pages of its own. They are mapped together, as one large array is,
-/// which under a hypervisor costs a fraction of mapping them one by one; what each holds goes back
-/// to the system when its last owner lets go of it. Shared, so that parts of one can be kept.
-std::vector<std::shared_ptr<std::byte[]>> AllocateTogether(std::span<const int64_t> bytes);
+/// A block that several arrays lie in, which live as long as any of them does: shared by them.
+using SharedBytes = std::shared_ptr<std::byte[]>;
+
+/// Several blocks, each on pages of its own. They are mapped together, as one large array is, which
+/// under a hypervisor costs a fraction of mapping them one by one; what each holds goes back to the
+/// system when its last owner lets go of it.
+std::vector<SharedBytes> AllocateTogether(std::span<const int64_t> bytes);
 
 class Arena {
  public:
