@@ -87,8 +87,8 @@ std::vector<Method> MakeMethods(const BalanceSimulationOptions& options) {
   });
   for (const auto& [name, step] :
        {std::pair{"sign_0.001", 0.001f}, {"sign_0.01", 0.01f}, {"sign_0.05", 0.05f}}) {
-    add(name, [experts, step = step](Scores, const Routing& routing, Scores bias) {
-      return SignRuleBias(CountLoads(routing.chosen, experts), bias, step);
+    add(name, [experts, size = step](Scores, const Routing& routing, Scores bias) {
+      return SignRuleBias(CountLoads(routing.chosen, experts), bias, size);
     });
   }
   add("qb_exact", [active](Scores scores, const Routing& routing, Scores bias) {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "base/check.h"
@@ -95,7 +96,9 @@ Optimizer::Optimizer(ThreadPool* pool, const kernels::KernelTable* kernels,
       muon_(pool, kernels, WithDecay(options.muon, options.weight_decay)) {
   AddUnits();
   for (size_t unit = 0; unit < units_.size(); ++unit) AddJobs(unit);
-  std::ranges::stable_sort(jobs_, std::ranges::greater(), &Job::work);
+  // The longest first; among equals the order in which they were added.
+  std::ranges::sort(jobs_, {},
+                    [](const Job& job) { return std::tuple(-job.work, job.unit, job.begin); });
   for (int i = 0; i < pool->threads_count(); ++i) {
     workers_.push_back(
         std::make_unique<Worker>(kernels, WithDecay(options.muon, options.weight_decay)));
