@@ -179,7 +179,7 @@ class Simulation {
                          .alignment = policy.alignment}),
         disk_(config, {.bytes_max = int64_t{1} << 50}),
         // Shared: one stands for all.
-        snapshot_(std::make_shared<cache::KdaSnapshot>(config)) {
+        snapshot_(std::make_shared<cache::KdaSnapshot>(cache::KdaSnapshot::Unfilled(config))) {
     for (auto& rows : memory_.MakePageRows()) rows_.push_back(std::move(rows));
   }
 
