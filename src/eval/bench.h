@@ -27,7 +27,7 @@ struct BenchOptions {
   DepthFill depth_fill = DepthFill::kRandom;  // random state, or really run that many tokens
   int64_t prefill_chunk = kDefaultPrefillChunk;
   int repeats = 3;
-  int64_t streams = 0;  // sequences to decode together as well; 0: none
+  int64_t streams = 0;     // sequences to decode together as well; 0: none
   bool yardsticks = true;  // measure the machine too; without it its figures and the shares stay 0
   uint64_t seed = 1;
 };
