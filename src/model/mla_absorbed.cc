@@ -23,7 +23,6 @@ struct Query {
   const float* q;   // [H (N + R)]
   int64_t context;  // tokens it sees
   float* out;       // [H V]
-  float* absorbed;  // [H, row width]
   Partial* total;   // [H]
   float* value;     // [H, latent]
 };
@@ -53,6 +52,7 @@ class AbsorbedQueries {
       }
     }
     queries_ = exec.arena->AllocateSpan<Query>(queries_count);
+    absorbed_ = exec.arena->Allocate<float>(queries_count * mla_.heads * width_);
     blocks_ = exec.arena->AllocateSpan<Block>(blocks_count);
     size_t query = 0, block = 0;
     for (const MlaAbsorbedTask& task : tasks) {
@@ -104,7 +104,6 @@ class AbsorbedQueries {
                    .q = queries.q + t * mla_.heads * (mla_.qk_nope_dim + mla_.qk_rope_dim),
                    .context = queries.start + t + 1,
                    .out = queries.out + t * mla_.heads * mla_.v_dim,
-                   .absorbed = arena.Allocate<float>(mla_.heads * width_),
                    .total = arena.Allocate<Partial>(mla_.heads),
                    .value = arena.Allocate<float>(mla_.heads * latent_)};
     std::fill_n(query.total, mla_.heads, Partial{0, 0});
@@ -119,18 +118,15 @@ class AbsorbedQueries {
   /// Of every query, absorbed [H, row width]: W_k^T q in split layout, then the shared dims.
   void AbsorbAll() {
     const int64_t n = mla_.qk_nope_dim, r = mla_.qk_rope_dim, count = std::ssize(queries_);
-    const int64_t threads = exec_.pool->threads_count();
-    const float** q = exec_.arena->Allocate<const float*>(threads * count);
-    float* rows = exec_.arena->Allocate<float>(threads * count * latent_);
+    const float** q = exec_.arena->Allocate<const float*>(exec_.pool->threads_count() * count);
     exec_.pool->ParallelFor(mla_.heads, 1, [&](int64_t begin, int64_t end, int worker) {
       const float** own_q = q + worker * count;
-      float* own_rows = rows + worker * count * latent_;
       for (int64_t h = begin; h < end; ++h) {
         for (int64_t i = 0; i < count; ++i) own_q[i] = QueryAt(i).q + h * (n + r);
-        kernel_.linear.weighted_rows(own_q, count, HeadRows(h, 0, n), own_rows, latent_);
+        kernel_.linear.weighted_rows(own_q, count, HeadRows(h, 0, n), Absorbed(0) + h * width_,
+                                     mla_.heads * width_);
         for (int64_t i = 0; i < count; ++i) {
-          float* row = QueryAt(i).absorbed + h * width_;
-          std::copy_n(own_rows + i * latent_, latent_, row);
+          float* row = Absorbed(i) + h * width_;
           std::copy_n(own_q[i] + n, r, row + latent_);
           std::fill(row + latent_ + r, row + width_, 0.0f);  // the cache pads its rows, too
         }
@@ -146,7 +142,7 @@ class AbsorbedQueries {
     const int64_t tokens = std::min(kPageTokens, query.context - block.index * kPageTokens);
     const float* page = query.latents->Page(block.index);
     float* scores = scores_ + worker * mla_.heads * kPageTokens;
-    kernel_.linear.dot_rows(query.absorbed, width_, mla_.heads, page, width_, tokens, width_,
+    kernel_.linear.dot_rows(Absorbed(block.query), width_, mla_.heads, page, width_, tokens, width_,
                             scores, kPageTokens);
     const float scale = MlaScale(mla_);
     for (int64_t h = 0; h < mla_.heads; ++h) {
@@ -234,6 +230,7 @@ class AbsorbedQueries {
     }
   }
 
+  float* Absorbed(int64_t query) const { return absorbed_ + query * mla_.heads * width_; }
   const Query& QueryAt(int64_t i) const { return queries_[static_cast<size_t>(i)]; }
   const Block& BlockAt(int64_t i) const { return blocks_[static_cast<size_t>(i)]; }
 
@@ -245,6 +242,7 @@ class AbsorbedQueries {
   const int64_t width_;
   std::span<Query> queries_;
   std::span<Block> blocks_;       // of all queries, in order
+  float* absorbed_ = nullptr;     // [queries, H, row width]
   Partial* partial_ = nullptr;    // [wave, H]
   float* block_value_ = nullptr;  // [wave, H, latent]
   float* factors_ = nullptr;      // [2, wave, H]: those of a query's blocks and a head together
